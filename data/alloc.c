@@ -1,0 +1,51 @@
+#include "data/alloc.h"
+
+#include <stdarg.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+static void *checked(void *memory, size_t bytes)
+{
+    if (memory)
+        return memory;
+    fprintf(stderr, "zf-train: out of memory: %zu bytes could not be allocated\n", bytes);
+    exit(1);
+}
+
+void *zf_malloc(size_t bytes)
+{
+    return checked(malloc(bytes ? bytes : 1), bytes);
+}
+
+void *zf_calloc(size_t count, size_t bytes)
+{
+    return checked(calloc(count ? count : 1, bytes ? bytes : 1), count * bytes);
+}
+
+void *zf_realloc(void *old, size_t bytes)
+{
+    return checked(realloc(old, bytes ? bytes : 1), bytes);
+}
+
+void *zf_malloc_aligned(size_t bytes)
+{
+    size_t rounded = (bytes + 63) / 64 * 64;
+    return checked(aligned_alloc(64, rounded ? rounded : 64), bytes);
+}
+
+char *zf_strdup(const char *text)
+{
+    size_t bytes = strlen(text) + 1;
+    return memcpy(zf_malloc(bytes), text, bytes);
+}
+
+char *zf_format(const char *format, ...)
+{
+    char *text = NULL;
+    va_list args;
+    va_start(args, format);
+    int n = vasprintf(&text, format, args);
+    va_end(args);
+    return checked(n < 0 ? NULL : text, 0);
+}

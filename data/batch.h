@@ -1,0 +1,70 @@
+/* From examples to batches: datasets of token sequences, the deterministic order in which an epoch
+ * visits them, and batches as flat token streams.
+ *
+ * A batch is a stream of tokens with sequence offsets. There is no padding anywhere. */
+#ifndef ZF_DATA_BATCH_H
+#define ZF_DATA_BATCH_H
+
+#include "data/glue.h"
+#include "data/tokenizer.h"
+
+#include <stdint.h>
+
+#define TARGET_IGNORE (-100) /* a token without a target, as in PyTorch's cross-entropy */
+
+/* Token sequences, one behind the other. */
+struct dataset {
+    int n_sequences;
+    int *tokens;    /* (start[n_sequences]) */
+    size_t *start;  /* (n_sequences + 1) */
+    float *label;   /* (n_sequences): label id or score; NULL for language modelling */
+    int max_length; /* of the longest sequence, in tokens */
+};
+
+/* Tokenizes examples in parallel. A pair is the first sentence's ids and then the second's, as
+ * run_glue.py gives GPT-2; longer than max_length: tokens are dropped from the end of the longer
+ * sentence first ("longest_first"). An example without tokens becomes one end-of-text token. */
+void dataset_from_glue(struct dataset *d, const struct glue_data *data, const struct tokenizer *t,
+                       int max_length);
+/* Cuts a text file into sequences of max_length tokens (the last may be shorter; one of a single
+ * token, which has nothing to predict, is dropped). */
+bool dataset_from_text(struct dataset *d, const char *path, const struct tokenizer *t,
+                       int max_length, struct zf_error *err);
+void dataset_free(struct dataset *d);
+
+/* order: (n), a permutation of 0..n-1 that depends on (seed, epoch) alone. */
+void sampler_shuffle(int *order, int n, uint64_t seed, int epoch);
+
+/* The slice of a step's examples that one rank takes in one micro-batch. A step takes
+ * train_batch_size = micro_batch * accumulation * ranks examples of the epoch's order, the epoch's
+ * last step what is left. Rank r's micro-batch m is examples [first, first + count) of the step,
+ * where first = (m * ranks + r) * micro_batch; count may be 0 in the last step. So every example
+ * is taken once an epoch, whatever the number of ranks. */
+struct slice {
+    int first; /* within the step */
+    int count;
+};
+struct slice sampler_slice(int step_examples, int micro_batch, int ranks, int rank, int m);
+
+struct batch {
+    int n_tokens, n_seqs;
+    int *tokens;         /* (n_tokens) ids */
+    int *position;       /* (n_tokens) from 0 in each sequence */
+    int *seq_start;      /* (n_seqs + 1) offsets into tokens */
+    uint32_t *token_seq; /* (n_tokens) number of the token's sequence within the step, over all
+                            ranks and micro-batches: the dropout generator's counter */
+    int *targets;        /* classification: (n_seqs) label ids; language modelling: (n_tokens) the
+                            next token's id, TARGET_IGNORE on a sequence's last; regression: none */
+    float *scores;       /* regression: (n_seqs); else NULL */
+    int n_items;         /* what the loss averages over: sequences, or tokens with a target */
+    int capacity_tokens, capacity_seqs;
+};
+
+void batch_init(struct batch *b, int capacity_tokens, int capacity_seqs);
+void batch_free(struct batch *b);
+/* Fills b with sequences index[0..count) of d; `first` is the first one's number within the step.
+ * n_labels: 0 language modelling, 1 regression, more: classification. */
+void batch_fill(struct batch *b, const struct dataset *d, const int *index, int count, int first,
+                int n_labels);
+
+#endif

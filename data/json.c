@@ -1,0 +1,189 @@
+#include "data/json.h"
+
+#include "data/alloc.h"
+#include "data/file.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+bool json_load(struct json_file *f, const char *path, struct zf_error *err)
+{
+    json_error_t fault;
+    size_t n;
+    *f = (struct json_file){.path = path};
+    if (!file_read(path, &f->text, &n, err))
+        return false;
+    f->root = json_loadb(f->text, n, JSON_REJECT_DUPLICATES, &fault);
+    if (f->root && json_is_object(f->root))
+        return true;
+    if (f->root)
+        zf_fail(err, "%s:1: this is not a JSON object in braces", path);
+    else
+        zf_fail(err, "%s:%d: not valid JSON: %s", path, fault.line, fault.text);
+    json_free(f);
+    return false;
+}
+
+void json_free(struct json_file *f)
+{
+    json_decref(f->root);
+    free(f->text);
+    f->root = NULL;
+    f->text = NULL;
+}
+
+/* A walk over text that Jansson has accepted: only structure matters, so a scalar is whatever runs
+ * to the next delimiter. */
+struct walk {
+    const char *p;
+    int line;
+    int found; /* the line of the key that was looked for, once seen */
+};
+
+static void skip_space(struct walk *w)
+{
+    for (; *w->p == ' ' || *w->p == '\t' || *w->p == '\r' || *w->p == '\n'; w->p++)
+        w->line += *w->p == '\n';
+}
+
+static void skip_string(struct walk *w)
+{
+    for (w->p++; *w->p && *w->p != '"'; w->p++)
+        if (*w->p == '\\' && w->p[1])
+            w->p++;
+    w->p += *w->p == '"';
+}
+
+/* What is left of `rest` after `key`: NULL if it does not start with it, "" if that is all. */
+static const char *path_after(const char *rest, const char *key, size_t n)
+{
+    if (!rest || strncmp(rest, key, n) != 0 || (rest[n] != 0 && rest[n] != '.'))
+        return NULL;
+    return rest[n] ? rest + n + 1 : rest + n;
+}
+
+static void walk_value(struct walk *w, const char *rest)
+{
+    skip_space(w);
+    if (*w->p == '"') {
+        skip_string(w);
+    } else if (*w->p == '{' || *w->p == '[') {
+        bool object = *w->p++ == '{';
+        for (skip_space(w); *w->p && *w->p != '}' && *w->p != ']'; skip_space(w)) {
+            const char *inner = NULL;
+            if (object) {
+                const char *key = w->p + 1;
+                int line = w->line;
+                skip_string(w);
+                inner = path_after(rest, key, (size_t)(w->p - 1 - key));
+                if (inner && !*inner && !w->found)
+                    w->found = line;
+                skip_space(w);
+                w->p += *w->p == ':';
+            }
+            walk_value(w, inner);
+            skip_space(w);
+            w->p += *w->p == ',';
+        }
+        w->p += *w->p != 0;
+    } else {
+        w->p += strcspn(w->p, ",]} \t\r\n");
+    }
+}
+
+int json_line(const struct json_file *f, const char *key_path)
+{
+    struct walk w = {.p = f->text, .line = 1};
+    walk_value(&w, key_path);
+    return w.found;
+}
+
+json_t *json_find(const struct json_file *f, const char *key_path)
+{
+    json_t *value = f->root;
+    while (value && *key_path) {
+        char key[256];
+        size_t n = strcspn(key_path, ".");
+        if (n >= sizeof key)
+            return NULL;
+        memcpy(key, key_path, n);
+        key[n] = 0;
+        value = json_object_get(value, key);
+        key_path += n + (key_path[n] == '.');
+    }
+    return value;
+}
+
+bool json_fail(const struct json_file *f, const char *key_path, const char *expected,
+               struct zf_error *err)
+{
+    char *value = json_dumps(json_find(f, key_path), JSON_ENCODE_ANY | JSON_COMPACT);
+    zf_fail(err, "%s:%d: %s is %.100s, but it is %s", f->path, json_line(f, key_path), key_path,
+            value ? value : "absent", expected);
+    free(value);
+    return false;
+}
+
+/* The value if it is there and not null. */
+static json_t *present(const struct json_file *f, const char *key_path)
+{
+    json_t *value = json_find(f, key_path);
+    return json_is_null(value) ? NULL : value;
+}
+
+bool json_get_int(const struct json_file *f, const char *key_path, int *value, struct zf_error *err)
+{
+    json_t *v = present(f, key_path);
+    if (!v)
+        return true;
+    if (!json_is_integer(v) || json_integer_value(v) < INT32_MIN ||
+        json_integer_value(v) > INT32_MAX)
+        return json_fail(f, key_path, "a whole number", err);
+    *value = (int)json_integer_value(v);
+    return true;
+}
+
+bool json_get_float(const struct json_file *f, const char *key_path, float *value,
+                    struct zf_error *err)
+{
+    json_t *v = present(f, key_path);
+    if (v && !json_is_number(v))
+        return json_fail(f, key_path, "a number", err);
+    if (v)
+        *value = (float)json_number_value(v);
+    return true;
+}
+
+bool json_get_bool(const struct json_file *f, const char *key_path, bool *value,
+                   struct zf_error *err)
+{
+    json_t *v = present(f, key_path);
+    if (v && !json_is_boolean(v))
+        return json_fail(f, key_path, "true or false", err);
+    if (v)
+        *value = json_is_true(v);
+    return true;
+}
+
+bool json_get_string(const struct json_file *f, const char *key_path, const char **value,
+                     struct zf_error *err)
+{
+    json_t *v = present(f, key_path);
+    if (v && !json_is_string(v))
+        return json_fail(f, key_path, "a string", err);
+    if (v)
+        *value = json_string_value(v);
+    return true;
+}
+
+bool json_write(const char *path, const json_t *root, struct zf_error *err)
+{
+    char *text = json_dumps(root, JSON_INDENT(2) | JSON_PRESERVE_ORDER | JSON_REAL_PRECISION(9));
+    if (!text)
+        return zf_fail(err, "%s: cannot be written: a value is not representable in JSON", path);
+    size_t n = strlen(text);
+    text[n] = '\n'; /* in place of the NUL: JSON text is written by length */
+    bool ok = file_write(path, text, n + 1, err);
+    free(text);
+    return ok;
+}

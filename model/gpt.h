@@ -1,0 +1,87 @@
+/* GPT-2 and everything of its architecture, with a language-modelling, classification or regression
+ * head: configuration, weights, forward and backward. The schedule of a transformer block is
+ * written here once; a device supplies the operators. */
+#ifndef ZF_MODEL_GPT_H
+#define ZF_MODEL_GPT_H
+
+#include "data/batch.h"
+#include "data/error.h"
+#include "model/device.h"
+#include "model/ops.h"
+#include "model/params.h"
+
+enum gpt_head {
+    GPT_HEAD_LM,       /* logits = ln_f(x) wte^T: GPT2LMHeadModel */
+    GPT_HEAD_CLASSIFY, /* score head on the last token, cross-entropy: GPT2ForSequenceClassification
+                        */
+    GPT_HEAD_REGRESS,  /* the same with one output and squared error */
+};
+
+/* Names and defaults are Transformers' GPT2Config's. */
+struct gpt_config {
+    int vocab_size, n_positions, n_embd, n_layer, n_head;
+    int n_inner; /* width of the MLP; 4 * n_embd where the file says null */
+    enum activation activation_function;
+    float layer_norm_epsilon, initializer_range;
+    float embd_pdrop, attn_pdrop, resid_pdrop;
+    bool scale_attn_weights, scale_attn_by_inverse_layer_idx;
+    bool tie_word_embeddings;
+    int bos_token_id, eos_token_id, pad_token_id; /* -1: none */
+    enum gpt_head head;
+    int num_labels; /* outputs of the score head */
+};
+
+/* Reads DIR/config.json. Fails where the architecture is not GPT-2's or a value is out of range. */
+bool gpt_config_load(struct gpt_config *config, const char *directory, struct zf_error *err);
+/* A preset of known shape: "gpt" (about 1 M parameters with a vocabulary of 8,000), "distilgpt2",
+ * "gpt2", "gpt2-medium", "gpt2-large", "gpt2-xl", "cerebras-gpt-111m", ... Fails with the list of
+ * names. gpt_preset_name(i) is the i-th name, NULL after the last. */
+bool gpt_config_preset(struct gpt_config *config, const char *name, struct zf_error *err);
+const char *gpt_preset_name(int i);
+
+struct gpt; /* parameters, gradients and activations of one model on one device */
+
+/* Memory for micro-batches of up to max_tokens tokens in max_seqs sequences. Parameters are
+ * not initialised. `config` is copied. */
+struct gpt *gpt_create(struct device *device, const struct gpt_config *config, int max_tokens,
+                       int max_seqs);
+void gpt_destroy(struct gpt *model);
+
+const struct gpt_config *gpt_get_config(const struct gpt *model);
+const struct param_table *gpt_params(const struct gpt *model);
+void *gpt_param_data(struct gpt *model); /* (n_elements) of the device's dtype */
+float *gpt_grad_data(struct gpt *model); /* (n_elements) fp32, in device memory */
+
+/* Transformers' initialisation: normal(0, initializer_range), residual projections divided by
+ * sqrt(2 n_layer), norms 1, biases 0. A function of seed and the parameter's name alone. */
+void gpt_init_weights(struct gpt *model, uint64_t seed);
+/* Reads DIR/model.safetensors or DIR/model.safetensors.index.json; F32, F16 or BF16. A score head
+ * that the file lacks is initialised from `seed` and *head_is_new set; any other missing tensor, or
+ * a wrong shape, is a fault. Accepts names with and without "transformer.". */
+bool gpt_load_weights(struct gpt *model, const char *directory, uint64_t seed, bool *head_is_new,
+                      struct zf_error *err);
+/* Writes DIR/model.safetensors (fp32) and DIR/config.json, for Transformers. labels: num_labels
+ * names for id2label, or NULL. */
+bool gpt_save(struct gpt *model, const char *directory, const char *const *labels,
+              struct zf_error *err);
+
+/* What surrounds each layer's work; NULL: nothing. Layers are numbered as in param.layer. */
+struct gpt_hooks {
+    void *context;
+    void (*before_layer)(void *context, int layer);    /* forward: its parameters are needed now */
+    void (*gradients_ready)(void *context, int layer); /* backward: its gradients are complete */
+};
+
+/* Evaluation: logits: (n_seqs, num_labels) in host memory, or NULL; never for language modelling.
+ * Returns the sum of the items' losses (0 where the batch has no targets). No dropout. */
+double gpt_evaluate(struct gpt *model, const struct batch *batch, float *logits);
+
+/* Training: forward and backward of one micro-batch with dropout of this (seed, step). Gradients of
+ * scale * (sum of the items' losses) are added to the gradient array; scale is usually one over the
+ * items of the whole step. Returns the sum of the items' losses, unscaled.
+ * hooks: gradients_ready is called only in a call where `last` is true, the step's last micro-batch
+ * on this rank; the batch may be empty. */
+double gpt_train(struct gpt *model, const struct batch *batch, float scale, uint32_t seed,
+                 uint32_t step, bool last, const struct gpt_hooks *hooks);
+
+#endif

@@ -1,0 +1,142 @@
+/* Every operator that the trainer needs of a device, declared once. model/cpu/ implements them; so
+ * will every other device.
+ *
+ * Notation: n is a number of tokens (or rows), C the model's width. All arrays are row-major.
+ * `void *` arrays hold the device's own dtype (device->dtype: parameters and activations); `float
+ * *` arrays are fp32 on every device (statistics, losses, gradients of parameters). "+=" marks what
+ * is added to; all other outputs are overwritten. Arrays do not overlap unless it is said.
+ *
+ * Operators are asynchronous on their stream, check nothing but by assert, and never fail. n = 0 is
+ * allowed everywhere. Results do not depend on the number of threads. */
+#ifndef ZF_MODEL_OPS_H
+#define ZF_MODEL_OPS_H
+
+#include "model/device.h"
+
+#include <stdint.h>
+
+/* Inverted dropout: each element is kept with probability 1 - p and scaled by 1 / (1 - p). Whether
+ * element (token, column) is kept is a function of (seed, step, site, the token's sequence number
+ * in the step, its position, column) alone: Philox4x32-10 with
+ *   key     = (seed, step)
+ *   counter = (column / 4, position, sequence, site)   and word column % 4,
+ * kept where philox_uniform(word) >= p. So it depends neither on threads nor on how a step is cut
+ * into ranks and micro-batches, and backward draws the same mask again. */
+struct dropout {
+    float p; /* 0: none */
+    uint32_t seed;
+    uint32_t step;
+    uint32_t site; /* which dropout of the model this is */
+};
+
+/* The rows of a token stream, in device memory. */
+struct token_rows {
+    int n_tokens, n_seqs;
+    const int *tokens;         /* (n_tokens) */
+    const int *position;       /* (n_tokens) */
+    const int *seq_start;      /* (n_seqs + 1) */
+    const uint32_t *token_seq; /* (n_tokens) */
+};
+
+enum activation { ACT_NONE, ACT_GELU_TANH, ACT_GELU_ERF, ACT_RELU };
+
+/* A matrix product  c = op(a) op(b)  and what follows it in one go.
+ *   op(a): (m, k), a is (k, m) if trans_a.   op(b): (k, n), b is (n, k) if trans_b.   c: (m, n)
+ * In this order:  c = op(a) op(b);  + bias (n);  pre = c;  c = act(c);
+ *                 c *= act'(gradient_of)  element by element;  c += old c. */
+struct matmul {
+    int m, n, k;
+    bool trans_a, trans_b;
+    bool accumulate;         /* c += instead of c = */
+    bool c_is_f32;           /* c is float on every device (gradients of parameters, logits) */
+    const void *bias;        /* (n) or NULL */
+    enum activation act;     /* of the forward pass, or of gradient_of */
+    void *pre;               /* (m, n) or NULL: the value before the activation, for backward */
+    const void *gradient_of; /* (m, n) or NULL: multiply by act' at these pre-activations; then the
+                                activation itself is not applied */
+};
+
+/* AdamW as torch.optim.AdamW (Loshchilov and Hutter, "Decoupled weight decay", ICLR 2019):
+ *   g = gradient_scale * gradient;  p -= lr * weight_decay * p
+ *   m = beta1 m + (1 - beta1) g;  v = beta2 v + (1 - beta2) g^2
+ *   p -= lr * (m / correction1) / (sqrt(v / correction2) + eps),  correction_i = 1 - beta_i^t
+ * With l2 (torch.optim.Adam): weight_decay * p is added to g instead. */
+struct adamw {
+    float lr, beta1, beta2, eps, weight_decay;
+    float correction1, correction2;
+    bool l2;
+};
+
+struct ops {
+    /* x[t] = dropout(wte[tokens[t]] + wpe[position[t]]).  x: (n, C)  wte: (vocab, C)  wpe: (P, C)
+     */
+    void (*embedding_forward)(struct stream *s, void *x, const struct token_rows *rows,
+                              const void *wte, const void *wpe, int C, struct dropout drop);
+    /* dwte[tokens[t]] += dx[t] undropped;  dwpe[position[t]] += the same. Deterministic.
+     * Gradients: fp32. order: (n) tokens' indices sorted by id, stable (host-made, device memory).
+     */
+    void (*embedding_backward)(struct stream *s, float *dwte, float *dwpe, const void *dx,
+                               const struct token_rows *rows, const int *order, int C,
+                               struct dropout drop);
+
+    /* x_out = x_in + dropout(branch);  y = gamma * (x_out - mean) * rstd + beta  per row.
+     * branch NULL: x_out = x_in. x_out may be x_in. All (n, C); mean, rstd: (n); gamma, beta: (C).
+     */
+    void (*residual_layernorm_forward)(struct stream *s, void *x_out, void *y, float *mean,
+                                       float *rstd, const void *x_in, const void *branch,
+                                       const struct token_rows *rows, const void *gamma,
+                                       const void *beta, float eps, int C, struct dropout drop);
+    /* dx: in, the gradient of x_out from what follows it; out, that plus layer norm's own: the
+     * gradient of x_in. dbranch: (n, C) or NULL: the gradient of branch. dgamma, dbeta: (C), +=. */
+    void (*residual_layernorm_backward)(struct stream *s, void *dx, void *dbranch, float *dgamma,
+                                        float *dbeta, const void *dy, const void *x_out,
+                                        const float *mean, const float *rstd,
+                                        const struct token_rows *rows, const void *gamma, int C,
+                                        struct dropout drop);
+
+    void (*matmul)(struct stream *s, void *c, const void *a, const void *b,
+                   const struct matmul *product);
+    /* db[j] += sum over rows of dy[i][j].  dy: (n, C), db: (C) */
+    void (*bias_backward)(struct stream *s, float *db, const void *dy, int n, int C);
+
+    /* Causal self-attention within each sequence, over heads. qkv: (n, 3C) holding q, k, v, each
+     * (n_head, head_dim);  out: (n, C);  lse: (n, n_head), log-sum-exp of each row's scaled scores,
+     * for backward. Probabilities = softmax(scale * q k^T), then dropout: site's counter is
+     * (key position / 4, query position, sequence, site + (head << 16)). */
+    void (*attention_forward)(struct stream *s, void *out, float *lse, const void *qkv,
+                              const struct token_rows *rows, int n_head, int head_dim, float scale,
+                              struct dropout drop);
+    /* dqkv: (n, 3C) */
+    void (*attention_backward)(struct stream *s, void *dqkv, const void *dout, const void *qkv,
+                               const void *out, const float *lse, const struct token_rows *rows,
+                               int n_head, int head_dim, float scale, struct dropout drop);
+
+    /* y[i] = x[seq_start[i + 1] - 1]: each sequence's last token.  y: (n_seqs, C) */
+    void (*gather_last)(struct stream *s, void *y, const void *x, const struct token_rows *rows,
+                        int C);
+    /* dx = 0 but on those tokens, where it is dy.  dx: (n, C) */
+    void (*scatter_last)(struct stream *s, void *dx, const void *dy, const struct token_rows *rows,
+                         int C);
+
+    /* losses[i] = -log softmax(logits[i])[targets[i]], 0 where the target is TARGET_IGNORE; then,
+     * if `gradient`, logits[i] becomes scale * d losses[i] / d logits[i]. logits: (n, n_classes)
+     * fp32;  targets: (n);  losses: (n) */
+    void (*cross_entropy)(struct stream *s, float *losses, float *logits, const int *targets, int n,
+                          int n_classes, float scale, bool gradient);
+    /* losses[i] = (logits[i] - scores[i])^2;  the same way. logits, scores, losses: (n) */
+    void (*squared_error)(struct stream *s, float *losses, float *logits, const float *scores,
+                          int n, float scale, bool gradient);
+    /* Converts between fp32 and the device's dtype; a copy on the CPU device. n elements. */
+    void (*from_f32)(struct stream *s, void *dst, const float *src, size_t n);
+
+    /* sums[i] = sum of squares of row i.  g: (rows, cols) */
+    void (*row_norms_squared)(struct stream *s, float *sums, const float *g, int rows, int cols);
+    /* One update of n elements. master, m, v, gradient: fp32; param: the device's dtype, gets the
+     * rounded master (it is the same array on the CPU device). gradient_scale: one float in device
+     * memory (1, or the clipping factor). */
+    void (*adamw)(struct stream *s, void *param, float *master, float *m, float *v,
+                  const float *gradient, size_t n, const struct adamw *rule,
+                  const float *gradient_scale);
+};
+
+#endif

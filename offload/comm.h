@@ -1,0 +1,37 @@
+/* The collectives that the trainer uses, over MPI's ranks.
+ *
+ * Alone, without mpirun, the program is one rank and MPI is never initialised: that would cost half
+ * a second of start-up. All ranks call collectives in the same order. A failing MPI call ends the
+ * program on all ranks with a sentence. */
+#ifndef ZF_OFFLOAD_COMM_H
+#define ZF_OFFLOAD_COMM_H
+
+#include "data/error.h"
+
+#include <stddef.h>
+
+struct comm;
+
+/* Finds out whether a launcher (mpirun, srun) started this process, and joins its peers. */
+struct comm *comm_create(void);
+void comm_destroy(struct comm *c);
+
+int comm_rank(const struct comm *c);
+int comm_size(const struct comm *c);
+int comm_local_rank(const struct comm *c); /* among the ranks on this machine */
+int comm_local_size(const struct comm *c);
+
+void comm_all_reduce_f32(struct comm *c, float *data, size_t n);  /* sums in place */
+void comm_all_reduce_f64(struct comm *c, double *data, size_t n); /* sums in place */
+void comm_broadcast(struct comm *c, void *data, size_t bytes, int root);
+void comm_barrier(struct comm *c);
+
+/* Whether all ranks succeeded. If any did not, every rank's err gets the sentence of the lowest
+ * rank that failed, so that rank 0 can print it once and all can end with status 1. */
+bool comm_all_ok(struct comm *c, bool ok, struct zf_error *err);
+
+/* Ends all ranks at once with status 1, after this one printed the sentence: for a fault that the
+ * others cannot be waiting for. */
+_Noreturn void comm_abort(struct comm *c, const struct zf_error *err);
+
+#endif
