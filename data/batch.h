@@ -23,11 +23,13 @@ struct dataset {
 
 /* Tokenizes examples in parallel. A pair is the first sentence's ids and then the second's, as
  * run_glue.py gives GPT-2; longer than max_length: tokens are dropped from the end of the longer
- * sentence first ("longest_first"). An example without tokens becomes one end-of-text token. */
+ * sentence first ("longest_first"). An example without tokens becomes one end-of-text token (id 0
+ * where the tokenizer has none). */
 void dataset_from_glue(struct dataset *d, const struct glue_data *data, const struct tokenizer *t,
                        int max_length);
 /* Cuts a text file into sequences of max_length tokens (the last may be shorter; one of a single
- * token, which has nothing to predict, is dropped). */
+ * token, which has nothing to predict, is dropped). max_length is 2 or more. Fails where the file
+ * cannot be read or has fewer than two tokens. */
 bool dataset_from_text(struct dataset *d, const char *path, const struct tokenizer *t,
                        int max_length, struct zf_error *err);
 void dataset_free(struct dataset *d);
@@ -53,17 +55,19 @@ struct batch {
     int *seq_start;      /* (n_seqs + 1) offsets into tokens */
     uint32_t *token_seq; /* (n_tokens) number of the token's sequence within the step, over all
                             ranks and micro-batches: the dropout generator's counter */
-    int *targets;        /* classification: (n_seqs) label ids; language modelling: (n_tokens) the
-                            next token's id, TARGET_IGNORE on a sequence's last; regression: none */
-    float *scores;       /* regression: (n_seqs); else NULL */
+    int *targets;        /* classification: (n_seqs) label ids, TARGET_IGNORE in a test split;
+                            language modelling: (n_tokens) the next token's id, TARGET_IGNORE on a
+                            sequence's last; regression: NULL */
+    float *scores;       /* regression: (n_seqs), -1 in a test split; else NULL */
     int n_items;         /* what the loss averages over: sequences, or tokens with a target */
     int capacity_tokens, capacity_seqs;
 };
 
+/* Room for batches of at most this many tokens and sequences. */
 void batch_init(struct batch *b, int capacity_tokens, int capacity_seqs);
 void batch_free(struct batch *b);
 /* Fills b with sequences index[0..count) of d; `first` is the first one's number within the step.
- * n_labels: 0 language modelling, 1 regression, more: classification. */
+ * n_labels: 0 language modelling, 1 regression, more: classification; the same in every call. */
 void batch_fill(struct batch *b, const struct dataset *d, const int *index, int count, int first,
                 int n_labels);
 

@@ -71,8 +71,8 @@ bool file_write(const char *path, const void *bytes, size_t n, struct zf_error *
 
 bool file_copy(const char *from, const char *to, struct zf_error *err)
 {
-    char *text;
-    size_t n;
+    char *text = NULL;
+    size_t n = 0;
     if (!file_read(from, &text, &n, err))
         return false;
     bool ok = file_write(to, text, n, err);

@@ -40,21 +40,26 @@ const struct glue_task *glue_task_at(int i);
 struct glue_example {
     const char *sentence[2]; /* UTF-8, NUL-terminated; [1] is NULL unless the task has pairs */
     float label;             /* the label's id, or the score (STS-B: 0 to 5); -1 in a test split */
-    int index;               /* as the file's index column, or the row's number from 0 */
+    int index;               /* test splits: as the file's index column says; else, or where there
+                                is none, the example's number from 0 */
 };
 
 struct glue_data {
     struct glue_example *examples;
     int n_examples;
-    char *text; /* holds all sentences */
+    int n_skipped; /* rows left out, as GLUE's own loaders do: see glue_read_file */
+    char *text;    /* holds all sentences */
 };
 
 /* Reads one split's file. `directory` is the task's own folder or the one that holds it
- * (".../glue" or ".../glue/SST-2"). A bad row is a fault that names the file and line.
- * Not for "lm". */
+ * (".../glue" or ".../glue/SST-2"). Columns are found by the names in the header; CoLA's train and
+ * dev files have none. A bad row is a fault that names the file and line. Not for "lm". */
 bool glue_read_split(struct glue_data *data, const struct glue_task *task, const char *directory,
                      enum glue_split split, struct zf_error *err);
-/* Reads any file in the layout of a task's split (for --train_file and --validation_file). */
+/* Reads any file in the layout of a task's split (for --train_file and --validation_file).
+ * Two kinds of row are skipped and counted: in QQP's train and dev files, whose published versions
+ * have some, rows with a wrong number of columns; in MNLI's, rows on whose label the annotators did
+ * not agree ("-"). */
 bool glue_read_file(struct glue_data *data, const struct glue_task *task, const char *path,
                     enum glue_split split, struct zf_error *err);
 /* True where the split's file is there. */
@@ -65,7 +70,8 @@ void glue_free(struct glue_data *data);
 const char *glue_split_name(const struct glue_task *task, enum glue_split split);
 
 /* Writes predictions in GLUE's submission format ("index\tprediction", the task's file name, such
- * as SST-2.tsv or MNLI-mm.tsv, in `directory`). prediction[i] is a label id, or a score. */
+ * as SST-2.tsv or MNLI-mm.tsv, in `directory`, which is made if it is not there). prediction:
+ * (n_examples), label ids or scores. */
 bool glue_write_submission(const struct glue_task *task, enum glue_split split,
                            const struct glue_data *data, const float *prediction,
                            const char *directory, struct zf_error *err);

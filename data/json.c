@@ -176,9 +176,10 @@ bool json_get_string(const struct json_file *f, const char *key_path, const char
     return true;
 }
 
-bool json_write(const char *path, const json_t *root, struct zf_error *err)
+bool json_write(const char *path, const json_t *root, int digits, struct zf_error *err)
 {
-    char *text = json_dumps(root, JSON_INDENT(2) | JSON_PRESERVE_ORDER | JSON_REAL_PRECISION(9));
+    char *text =
+        json_dumps(root, JSON_INDENT(2) | JSON_PRESERVE_ORDER | JSON_REAL_PRECISION(digits));
     if (!text)
         return zf_fail(err, "%s: cannot be written: a value is not representable in JSON", path);
     size_t n = strlen(text);

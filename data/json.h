@@ -41,7 +41,8 @@ bool json_get_string(const struct json_file *f, const char *key_path, const char
 bool json_fail(const struct json_file *f, const char *key_path, const char *expected,
                struct zf_error *err);
 
-/* Writes root to path, indented, keys in the order in which they were set. */
-bool json_write(const char *path, const json_t *root, struct zf_error *err);
+/* Writes root to path, indented, keys in the order in which they were set, real numbers with this
+ * many digits (17 keep a double exactly, 9 a float). */
+bool json_write(const char *path, const json_t *root, int digits, struct zf_error *err);
 
 #endif

@@ -8,11 +8,27 @@
 
 #include "data/error.h"
 
-#include <jansson.h>
 #include <stddef.h>
 #include <stdint.h>
 
-enum dtype { DTYPE_F32, DTYPE_F16, DTYPE_BF16, DTYPE_I32, DTYPE_I64, DTYPE_U8 };
+/* All that the format knows, so that a file opens whatever buffers stand beside its weights. */
+enum dtype {
+    DTYPE_F32,
+    DTYPE_F16,
+    DTYPE_BF16,
+    DTYPE_I32,
+    DTYPE_I64,
+    DTYPE_U8,
+    DTYPE_BOOL,
+    DTYPE_I8,
+    DTYPE_I16,
+    DTYPE_U16,
+    DTYPE_U32,
+    DTYPE_U64,
+    DTYPE_F64,
+    DTYPE_F8_E4M3,
+    DTYPE_F8_E5M2,
+};
 
 size_t dtype_size(enum dtype dtype);      /* bytes of one element */
 const char *dtype_name(enum dtype dtype); /* "F32", ... as safetensors spells it */
@@ -41,7 +57,9 @@ const struct tensor *safetensors_find(const struct safetensors *s, const char *n
 /* The string metadata under "__metadata__" of the first file, or NULL. */
 const char *safetensors_metadata(const struct safetensors *s, const char *key);
 
-/* dst[0..n) = elements first..first+n of t as fp32. F32, F16 and BF16 only. */
+/* Writes "(out, in)" of a tensor's shape into text, for sentences. */
+void tensor_shape_text(const struct tensor *t, char *text, size_t bytes);
+/* dst[0..n) = elements first..first+n of t as fp32. F32, F16 and BF16 only. On OpenMP threads. */
 bool tensor_read_f32(const struct tensor *t, float *dst, size_t first, size_t n,
                      struct zf_error *err);
 

@@ -1,9 +1,12 @@
 /* Text to token ids. One interface, two tokenizers:
- *  - GPT-2's byte-level BPE, from vocab.json + merges.txt or from tokenizer.json
- *  - SentencePiece, from tokenizer.model or spiece.model or *.model, by libsentencepiece (spm.cc)
+ *  - GPT-2's byte-level BPE, from tokenizer.json, or from vocab.json + merges.txt (byte_level.h)
+ *  - SentencePiece, from tokenizer.model, spiece.model, sentencepiece.bpe.model or the folder's
+ * only
+ *    *.model, by libsentencepiece (spm.h)
  *
- * Ids are those of Hugging Face Transformers' tokenizer for the same folder, without special tokens
- * added. A tokenizer is not changed by use: many threads may encode with it at once. */
+ * BPE ids are those of Hugging Face Transformers' tokenizer for the same folder, SentencePiece ids
+ * those of the library; no special tokens are put around a text. A tokenizer is not changed by use:
+ * many threads may encode with it at once. */
 #ifndef ZF_DATA_TOKENIZER_H
 #define ZF_DATA_TOKENIZER_H
 
@@ -13,16 +16,20 @@
 
 struct tokenizer;
 
-/* Loads what lies in the folder; says which files it looked for if there is none. */
+/* Loads what lies in the folder, in the order above; says which files it looked for if there is
+ * none. The folder is not needed after that. */
 struct tokenizer *tokenizer_load(const char *directory, struct zf_error *err);
 void tokenizer_free(struct tokenizer *t);
 
-/* Encodes n bytes of UTF-8 (invalid bytes are encoded as bytes). Writes at most `capacity` ids and
- * returns how many the whole text has. At most n + 1 ids ever come. */
+/* Encodes n bytes of UTF-8. Bytes that are not UTF-8 are encoded as bytes by BPE and as U+FFFD by
+ * SentencePiece. Writes at most `capacity` ids and returns how many the whole text has, as snprintf
+ * does: at most n + 1, unless a tokenizer puts spaces between added tokens or its normalisation
+ * makes a text longer. */
 size_t tokenizer_encode(const struct tokenizer *t, const char *text, size_t n, int *ids,
                         size_t capacity);
 
-/* The text of these ids, as a new string of *bytes bytes (and a NUL); the caller frees it. */
+/* The text of these ids, as a new string of *bytes bytes (and a NUL); the caller frees it. Ids that
+ * the tokenizer does not have are left out. */
 char *tokenizer_decode(const struct tokenizer *t, const int *ids, size_t n, size_t *bytes);
 
 int tokenizer_vocab_size(const struct tokenizer *t);   /* ids are below this */
@@ -30,7 +37,8 @@ int tokenizer_eos(const struct tokenizer *t);          /* end-of-text id, or -1 
 const char *tokenizer_kind(const struct tokenizer *t); /* "BPE" or "SentencePiece", for messages */
 
 /* Puts into `directory` the files from which both Transformers and tokenizer_load make this
- * tokenizer again (its own files, and tokenizer_config.json where the source had none). */
+ * tokenizer again: its own files, and tokenizer_config.json where the source had none. Removes
+ * another tokenizer's files of the same kind. */
 bool tokenizer_save(const struct tokenizer *t, const char *directory, struct zf_error *err);
 
 #endif

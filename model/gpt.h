@@ -38,15 +38,20 @@ bool gpt_config_load(struct gpt_config *config, const char *directory, struct zf
  * names. gpt_preset_name(i) is the i-th name, NULL after the last. */
 bool gpt_config_preset(struct gpt_config *config, const char *name, struct zf_error *err);
 const char *gpt_preset_name(int i);
+/* Writes DIR/config.json for Transformers. labels: num_labels names for id2label, or NULL. Without
+ * a padding token the end-of-text token is named, so that Transformers can batch sequences. */
+bool gpt_config_save(const struct gpt_config *config, const char *directory,
+                     const char *const *labels, struct zf_error *err);
 
 struct gpt; /* parameters, gradients and activations of one model on one device */
 
 /* Memory for micro-batches of up to max_tokens tokens in max_seqs sequences. Parameters are
- * not initialised. `config` is copied. */
+ * not initialised, gradients are zero. `config` is copied. */
 struct gpt *gpt_create(struct device *device, const struct gpt_config *config, int max_tokens,
                        int max_seqs);
 void gpt_destroy(struct gpt *model);
 
+struct device *gpt_device(const struct gpt *model);
 const struct gpt_config *gpt_get_config(const struct gpt *model);
 const struct param_table *gpt_params(const struct gpt *model);
 void *gpt_param_data(struct gpt *model); /* (n_elements) of the device's dtype */
@@ -56,12 +61,13 @@ float *gpt_grad_data(struct gpt *model); /* (n_elements) fp32, in device memory 
  * sqrt(2 n_layer), norms 1, biases 0. A function of seed and the parameter's name alone. */
 void gpt_init_weights(struct gpt *model, uint64_t seed);
 /* Reads DIR/model.safetensors or DIR/model.safetensors.index.json; F32, F16 or BF16. A score head
- * that the file lacks is initialised from `seed` and *head_is_new set; any other missing tensor, or
- * a wrong shape, is a fault. Accepts names with and without "transformer.". */
+ * that the file lacks is initialised from `seed` and *head_is_new set; any other missing tensor, a
+ * wrong shape, or a tensor that is no part of a GPT-2 with this configuration, is a fault. Names
+ * may come with or without "transformer."; causal masks and other heads are passed over. */
 bool gpt_load_weights(struct gpt *model, const char *directory, uint64_t seed, bool *head_is_new,
                       struct zf_error *err);
-/* Writes DIR/model.safetensors (fp32) and DIR/config.json, for Transformers. labels: num_labels
- * names for id2label, or NULL. */
+/* Writes DIR/model.safetensors (fp32) and DIR/config.json, for Transformers. labels: as in
+ * gpt_config_save. */
 bool gpt_save(struct gpt *model, const char *directory, const char *const *labels,
               struct zf_error *err);
 
@@ -73,7 +79,8 @@ struct gpt_hooks {
 };
 
 /* Evaluation: logits: (n_seqs, num_labels) in host memory, or NULL; never for language modelling.
- * Returns the sum of the items' losses (0 where the batch has no targets). No dropout. */
+ * Returns the sum of the items' losses: 0 where the batch has neither targets nor scores, or all
+ * targets are TARGET_IGNORE. No dropout. */
 double gpt_evaluate(struct gpt *model, const struct batch *batch, float *logits);
 
 /* Training: forward and backward of one micro-batch with dropout of this (seed, step). Gradients of

@@ -67,6 +67,20 @@ struct adamw {
     bool l2;
 };
 
+/* Where a channel stands. One that leaves the important channels does so when its group's window
+ * closes: it gathers gradients from then on, but is no part of the update that this closing starts.
+ */
+enum channel_place { CHANNEL_DEFERRED, CHANNEL_IMPORTANT, CHANNEL_LEAVING };
+
+/* Some channels (rows) of a matrix: the deferred ones whose group is in `groups`, with those that
+ * are leaving or without. Row i is in group (i + shift) mod n_groups. */
+struct channel_set {
+    const unsigned char *place; /* (n_rows) enum channel_place, device memory */
+    int n_rows, shift, n_groups;
+    uint64_t groups; /* bit j: group j is meant */
+    bool with_leaving;
+};
+
 struct ops {
     /* x[t] = dropout(wte[tokens[t]] + wpe[position[t]]).  x: (n, C)  wte: (vocab, C)  wpe: (P, C)
      */
@@ -137,6 +151,28 @@ struct ops {
     void (*adamw)(struct stream *s, void *param, float *master, float *m, float *v,
                   const float *gradient, size_t n, const struct adamw *rule,
                   const float *gradient_scale);
+
+    /* One AdamW update of n rows, each with its own bias corrections. master, m, v: (n, cols) fp32,
+     * one row a slot; param, gradient: (rows, cols); row: (n) the slot's row in them, -1: none;
+     * corrections: (n, 2), 1 - beta^t for beta1 and beta2 (the rule's own are not used). param gets
+     * the master, rounded to bf16 if `bf16`. master NULL: param itself is the fp32 master.
+     * gradient_scale: one float in device memory. */
+    void (*adamw_rows)(struct stream *s, void *param, float *master, float *m, float *v,
+                       const float *gradient, const int *row, const float *corrections, int n,
+                       int cols, const struct adamw *rule, const float *gradient_scale, bool bf16);
+    /* For each row of the set: window = (its group in `fresh` ? 0 : window) + scale * gradient.
+     * window, gradient: (n_rows, cols);  scale: one float in device memory. */
+    void (*accumulate_rows)(struct stream *s, float *window, const float *gradient,
+                            const struct channel_set *set, uint64_t fresh, int cols,
+                            const float *scale);
+    /* For each row of the set: dst = src * scale / divisor, as `dtype` (F32 or BF16).
+     * dst: (n_rows, cols) in host memory;  src: (n_rows, cols) in device memory. */
+    void (*send_rows)(struct stream *s, void *dst, enum dtype dtype, const float *src,
+                      const struct channel_set *set, int cols, const float *scale, float divisor);
+    /* For each row of the set: param = src. param: (n_rows, cols) device;  src: (n_rows, cols)
+     * host. */
+    void (*receive_rows)(struct stream *s, void *param, const void *src, enum dtype dtype,
+                         const struct channel_set *set, int cols);
 };
 
 #endif

@@ -34,7 +34,8 @@ struct param_table {
     size_t n_parameters; /* the sum of the parameters' own elements */
 };
 
-/* Appends a parameter and places it. */
+/* Appends a parameter and places it; weight decay applies to matrices. The pointer is good until
+ * the next one is appended. */
 struct param *params_add(struct param_table *table, const char *name, enum param_kind kind,
                          int rows, int cols, int layer);
 void params_free(struct param_table *table);

@@ -14,6 +14,8 @@ struct comm;
 
 /* Finds out whether a launcher (mpirun, srun) started this process, and joins its peers. */
 struct comm *comm_create(void);
+/* One rank that knows of no others, whoever started the process. */
+struct comm *comm_create_alone(void);
 void comm_destroy(struct comm *c);
 
 int comm_rank(const struct comm *c);
@@ -23,6 +25,12 @@ int comm_local_size(const struct comm *c);
 
 void comm_all_reduce_f32(struct comm *c, float *data, size_t n);  /* sums in place */
 void comm_all_reduce_f64(struct comm *c, double *data, size_t n); /* sums in place */
+/* Begins to sum n floats of all ranks into `result` on rank `root` alone; data and result stay
+ * untouched until comm_reduce_finish, which waits for all that were begun. */
+void comm_reduce_start(struct comm *c, const float *data, float *result, size_t n, int root);
+void comm_reduce_finish(struct comm *c);
+/* In place: rank r's bytes lie at data + offset[r] and end at offset[r + 1]; all get all. */
+void comm_all_gather(struct comm *c, void *data, const size_t *offset);
 void comm_broadcast(struct comm *c, void *data, size_t bytes, int root);
 void comm_barrier(struct comm *c);
 

@@ -1,5 +1,13 @@
-/* The optimizer as the training loop sees it: who averages gradients over ranks, clips them, and
- * applies AdamW, and where the optimizer's state lives. */
+/* ZenFlow (arXiv 2505.12242): who averages gradients over ranks, clips them and applies AdamW, and
+ * where the optimizer's state lives. The one interface that the training loop sees.
+ *
+ * Each channel's fp32 master values, AdamW moments and update count live on the device while the
+ * channel is important and on the host while it is not, and move when that changes. Important
+ * channels are updated every step. The others gather their gradients in a window of update_interval
+ * steps; its mean goes to host threads as one AdamW update, visible apply_lag steps later.
+ *
+ * Plain AdamW is this with every channel important (topk_ratio 1); ZeRO-Offload is this with none,
+ * windows of one step and no lag. offload/README.md tells the algorithm on one page. */
 #ifndef ZF_OFFLOAD_ENGINE_H
 #define ZF_OFFLOAD_ENGINE_H
 
@@ -10,36 +18,89 @@
 #include "offload/comm.h"
 
 #include <stdbool.h>
+#include <stddef.h>
 #include <stdint.h>
+
+#define ENGINE_MAX_INTERVAL 64 /* steps in a window at most */
+
+enum engine_accumulate {
+    ENGINE_ACCUMULATE_DEVICE, /* windows in device memory: only their means cross the link */
+    ENGINE_ACCUMULATE_HOST,   /* each step's deferred gradient crosses and is added on the host */
+};
 
 struct engine_config {
     float beta1, beta2, eps, weight_decay;
     bool adam_w_mode;        /* false: L2 regularisation, as torch.optim.Adam */
     float gradient_clipping; /* greatest global norm; 0: none */
+    bool bf16;               /* parameters are rounded to bf16 and cross the link as bf16 */
+
+    double topk_ratio;        /* share of each matrix's channels that are important */
+    int select_every;         /* steps between selections; 0: the first one stays */
+    bool reselect_when_stale; /* and whenever the chosen hold far less than a fresh choice would */
+    int update_interval;     /* S, steps in a window, 1 to ENGINE_MAX_INTERVAL; 0: chosen by rule */
+    double auto_ratio;       /* share of matrices that must be due before S is chosen */
+    int apply_lag;           /* steps until a host update is visible, 0 to S; 0: the step waits */
+    bool stagger;            /* one group's window closes each step, not all in every S-th */
+    bool offload_important;  /* important channels' state stays on the host between steps */
+    int full_warm_up_rounds; /* steps at the start that update every channel, without lag */
+    enum engine_accumulate accumulate;
+    double
+        deferred_lr_scale; /* of host updates; ENGINE_LR_SQRT: square root of the window's length */
+
+    double reserved_cores;       /* share of this rank's cores kept from the host workers */
+    double worker_delay_seconds; /* tests: workers pause at random before each chunk, up to this */
+    uint32_t worker_delay_seed;
+};
+
+#define ENGINE_LR_SQRT (-1.0)
+
+/* What a step did and what it cost. Bytes count this rank's traffic between device and host. */
+struct step_report {
+    float grad_norm;             /* global L2 norm before clipping */
+    bool skipped;                /* the gradient was not finite: nothing was changed */
+    double stall_seconds;        /* the device waited for the host */
+    double host_seconds;         /* host workers were busy, summed over workers */
+    size_t bytes_down, bytes_up; /* gradients to the host; parameters to the device */
+    size_t bytes_moved;          /* state of channels that changed sides, both ways */
+    int staleness;               /* steps from the oldest gradient to its becoming visible now */
+    int update_interval;         /* S in force */
+    bool selected;               /* a new choice of important channels was made */
+    double important_share;      /* of the squared norm, held by the important channels */
 };
 
 struct engine;
 
-/* params, grads: the model's arrays, laid out by `table`; all are borrowed. */
+/* params: (n_elements) of the device's dtype, initialised; grads: (n_elements) fp32, zero; laid out
+ * by `table`; all are borrowed. Every rank's parameters are the same. Fails where apply_lag is more
+ * than update_interval. */
 struct engine *engine_create(const struct engine_config *config, struct device *device,
                              struct comm *comm, const struct param_table *table, void *params,
-                             float *grads);
+                             float *grads, struct zf_error *err);
 void engine_destroy(struct engine *e);
 
 /* A step: begin; backward, calling engine_layer_gradients_ready as each layer's gradient is
  * complete (they are sums over this rank's part of the step, already divided by the whole step's
  * items); end, which updates the parameters and clears the gradients. */
-struct step_report {
-    float grad_norm; /* global L2 norm before clipping */
-    bool skipped;    /* the gradient was not finite: nothing was changed */
-};
 void engine_begin_step(struct engine *e, float lr);
 void engine_layer_gradients_ready(struct engine *e, int layer);
 /* Fails after ten steps in a row whose gradient was not finite. */
 bool engine_end_step(struct engine *e, struct step_report *report, struct zf_error *err);
 
-/* State for an exact resume, in DIR/optimizer.safetensors. Collective. */
+/* Closes every open window and waits until all host updates are visible: after the last step,
+ * before the model is saved, so that no gradient is dropped. */
+void engine_finish(struct engine *e);
+
+/* State for an exact resume in DIR/optimizer-RRRRR-of-RRRRR.safetensors, one file a rank, by
+ * parameter and range of channels: any number of ranks can read it. Open windows and updates in
+ * flight included. Parameters themselves are saved with the model. Collective. */
 bool engine_save(struct engine *e, const char *directory, struct zf_error *err);
 bool engine_load(struct engine *e, const char *directory, struct zf_error *err);
+
+/* Bytes of host and device memory that the engine holds on this rank. */
+struct engine_memory {
+    size_t host, device;
+    size_t host_elements; /* parameters whose state lives on the host */
+};
+struct engine_memory engine_memory(const struct engine *e);
 
 #endif

@@ -1,0 +1,32 @@
+/* What a person and a program see of a run: one live progress line on a terminal, plain lines where
+ * the output is piped, trainer_log.jsonl, and the table of results at the end. Rank 0 only. */
+#ifndef ZF_CMD_PROGRESS_H
+#define ZF_CMD_PROGRESS_H
+
+#include "data/error.h"
+
+#include <jansson.h>
+#include <stdbool.h>
+#include <stdio.h>
+
+struct progress;
+
+/* Opens output_dir/trainer_log.jsonl: anew, or keeping the entries up to `first_step` when a run is
+ * resumed there. live: redraw one line on standard error. */
+struct progress *progress_create(const char *output_dir, int first_step, int total_steps, bool live,
+                                 struct zf_error *err);
+void progress_destroy(struct progress *p);
+
+/* After each step; redraws the live line a few times a second. */
+void progress_step(struct progress *p, int step, double epoch, double loss, double lr, long tokens);
+/* One log entry: an object with "step", which is written as one line of trainer_log.jsonl and,
+ * where there is no live line, shown as a plain line. Takes the reference. */
+void progress_log(struct progress *p, json_t *entry);
+
+/* Tokens per second over the whole run so far. */
+double progress_tokens_per_second(const struct progress *p);
+
+/* The table of results on standard output: one row per key of `results`, an object of numbers. */
+void progress_results_table(const char *title, const json_t *results);
+
+#endif

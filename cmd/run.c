@@ -1,0 +1,379 @@
+#include "cmd/run.h"
+
+#include "cmd/checkpoint.h"
+#include "cmd/engine_settings.h"
+#include "cmd/evaluate.h"
+#include "cmd/progress.h"
+#include "cmd/train.h"
+#include "data/alloc.h"
+#include "data/file.h"
+#include "data/json.h"
+#include "data/log.h"
+
+#include <sched.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+/* Share of a text that is held out for evaluation where there is no validation_file, as
+ * run_clm.py's validation_split_percentage. */
+#define HELD_OUT_PERCENT 5
+
+static bool refuse_what_is_not_built(const struct config *c, struct zf_error *err)
+{
+    if (c->device == CONFIG_DEVICE_CUDA)
+        return zf_fail(err, "device is \"cuda\", but this build has the CPU device only: use "
+                            "\"cpu\" or \"auto\"");
+    return true;
+}
+
+/* A fresh output folder, or one that a run of ours may write into. */
+static bool prepare_output(const struct run *run, struct zf_error *err)
+{
+    const struct config *c = run->config;
+    if (!c->output_dir)
+        return true;
+    if (!file_make_directory(c->output_dir, err))
+        return false;
+    char *model = zf_format("%s/model.safetensors", c->output_dir);
+    char *last = checkpoint_find_last(c->output_dir);
+    bool taken = c->do_train && file_exists(model) && !last && !c->overwrite_output_dir &&
+                 !c->resume_from_checkpoint;
+    free(last);
+    free(model);
+    return !taken || zf_fail(err,
+                             "output_dir %s holds a trained model already: choose another folder "
+                             "or give --overwrite_output_dir",
+                             c->output_dir);
+}
+
+static bool load_tokenizer(struct run *run, struct zf_error *err)
+{
+    const struct config *c = run->config;
+    run->tokenizer =
+        tokenizer_load(c->tokenizer_name ? c->tokenizer_name : c->model_name_or_path, err);
+    return run->tokenizer != NULL;
+}
+
+static void set_dropouts(struct gpt_config *m, const struct config *c)
+{
+    if (c->embd_pdrop >= 0)
+        m->embd_pdrop = (float)c->embd_pdrop;
+    if (c->attn_pdrop >= 0)
+        m->attn_pdrop = (float)c->attn_pdrop;
+    if (c->resid_pdrop >= 0)
+        m->resid_pdrop = (float)c->resid_pdrop;
+}
+
+static void set_head(struct gpt_config *m, const struct glue_task *task)
+{
+    m->head = task->n_labels == 0   ? GPT_HEAD_LM
+              : task->n_labels == 1 ? GPT_HEAD_REGRESS
+                                    : GPT_HEAD_CLASSIFY;
+    m->num_labels = task->n_labels;
+}
+
+static bool configure_model(struct run *run, struct zf_error *err)
+{
+    struct config *c = run->config;
+    struct gpt_config *m = &run->model_config;
+    int vocab = tokenizer_vocab_size(run->tokenizer), eos = tokenizer_eos(run->tokenizer);
+    const char *source = c->model_name_or_path ? c->model_name_or_path : c->config_name;
+    bool preset = !c->model_name_or_path && !file_is_directory(source);
+    if (preset ? !gpt_config_preset(m, source, err) : !gpt_config_load(m, source, err))
+        return false;
+    if (preset) {
+        m->vocab_size = vocab;
+        m->bos_token_id = m->eos_token_id = m->pad_token_id = eos;
+    }
+    if (vocab > m->vocab_size)
+        return zf_fail(err, "the tokenizer has %d entries, but %s is a model of %d (vocab_size)",
+                       vocab, source, m->vocab_size);
+    if (c->max_seq_length > m->n_positions) {
+        log_warn("max_seq_length %d is more than the model's n_positions; %d is used",
+                 c->max_seq_length, m->n_positions);
+        c->max_seq_length = m->n_positions;
+    }
+    set_head(m, run->task);
+    set_dropouts(m, c);
+    return true;
+}
+
+static int limited(int n, int limit)
+{
+    return limit > 0 && limit < n ? limit : n;
+}
+
+static bool read_split(const struct run *run, struct glue_data *data, enum glue_split split,
+                       const char *file, int limit, struct zf_error *err)
+{
+    bool ok = file ? glue_read_file(data, run->task, file, split, err)
+                   : glue_read_split(data, run->task, run->config->data_dir, split, err);
+    if (ok)
+        data->n_examples = limited(data->n_examples, limit);
+    return ok;
+}
+
+static bool load_train_split(struct run *run, struct zf_error *err)
+{
+    const struct config *c = run->config;
+    struct glue_data data = {0};
+    if (!c->do_train)
+        return true;
+    if (!read_split(run, &data, GLUE_TRAIN, c->train_file, c->max_train_samples, err))
+        return false;
+    dataset_from_glue(&run->train, &data, run->tokenizer, c->max_seq_length);
+    glue_free(&data);
+    return true;
+}
+
+static bool load_eval_split(struct run *run, struct eval_split *s, enum glue_split split,
+                            const char *file, int limit, struct zf_error *err)
+{
+    s->split = split;
+    if (!read_split(run, &s->data, split, file, limit, err))
+        return false;
+    dataset_from_glue(&s->set, &s->data, run->tokenizer, run->config->max_seq_length);
+    return true;
+}
+
+static bool load_glue(struct run *run, struct zf_error *err)
+{
+    const struct config *c = run->config;
+    bool mismatched = run->task->has_mismatched;
+    if (!load_train_split(run, err))
+        return false;
+    if (c->do_eval) {
+        run->n_dev = mismatched && !c->validation_file ? 2 : 1;
+        for (int i = 0; i < run->n_dev; i++)
+            if (!load_eval_split(run, &run->dev[i], i ? GLUE_DEV_MISMATCHED : GLUE_DEV,
+                                 c->validation_file, c->max_eval_samples, err))
+                return false;
+    }
+    if (c->do_predict) {
+        run->n_test = mismatched && !c->test_file ? 2 : 1;
+        for (int i = 0; i < run->n_test; i++)
+            if (!load_eval_split(run, &run->test[i], i ? GLUE_TEST_MISMATCHED : GLUE_TEST,
+                                 c->test_file, c->max_predict_samples, err))
+                return false;
+    }
+    return true;
+}
+
+/* The last sequences of `from`, as a view that shares its tokens. */
+static struct dataset split_off(struct dataset *from, int n)
+{
+    struct dataset view = *from;
+    from->n_sequences -= n;
+    view.start += from->n_sequences;
+    view.n_sequences = n;
+    return view;
+}
+
+static bool load_text(struct run *run, struct zf_error *err)
+{
+    const struct config *c = run->config;
+    if (!dataset_from_text(&run->train, c->train_file, run->tokenizer, c->max_seq_length, err))
+        return false;
+    if (c->do_eval) {
+        struct dataset *dev = &run->dev[0].set;
+        run->n_dev = 1;
+        run->dev[0].split = GLUE_DEV;
+        if (!c->validation_file)
+            *dev = split_off(&run->train, (run->train.n_sequences * HELD_OUT_PERCENT + 99) / 100);
+        else if (!dataset_from_text(dev, c->validation_file, run->tokenizer, c->max_seq_length,
+                                    err))
+            return false;
+        dev->n_sequences = limited(dev->n_sequences, c->max_eval_samples);
+    }
+    run->train.n_sequences = limited(run->train.n_sequences, c->max_train_samples);
+    return true;
+}
+
+static bool load_data(struct run *run, struct zf_error *err)
+{
+    bool text = run->task->n_labels == 0;
+    if (text ? !load_text(run, err) : !load_glue(run, err))
+        return false;
+    if (run->config->do_train && run->train.n_sequences == 0)
+        return zf_fail(err, "%s: the training split has no examples", run->task->name);
+    return true;
+}
+
+/* Threads of this rank: its cores, or its share of them where the launcher binds no rank. */
+static int count_threads(const struct run *run)
+{
+    cpu_set_t cores;
+    const char *asked = getenv("OMP_NUM_THREADS");
+    if (run->config->num_threads > 0)
+        return run->config->num_threads;
+    if (asked && atoi(asked) > 0)
+        return atoi(asked);
+    int mine = sched_getaffinity(0, sizeof cores, &cores) == 0 ? CPU_COUNT(&cores) : 1;
+    if (mine == sysconf(_SC_NPROCESSORS_ONLN))
+        mine /= comm_local_size(run->comm);
+    return mine > 0 ? mine : 1;
+}
+
+static int longest(const struct run *run)
+{
+    int n = run->train.max_length;
+    for (int i = 0; i < run->n_dev; i++)
+        n = run->dev[i].set.max_length > n ? run->dev[i].set.max_length : n;
+    for (int i = 0; i < run->n_test; i++)
+        n = run->test[i].set.max_length > n ? run->test[i].set.max_length : n;
+    return n;
+}
+
+static bool create_model(struct run *run, struct zf_error *err)
+{
+    const struct config *c = run->config;
+    int seqs = c->do_train ? c->per_device_train_batch_size : 0;
+    bool head_is_new = false;
+    if ((c->do_eval || c->do_predict) && seqs < c->per_device_eval_batch_size)
+        seqs = c->per_device_eval_batch_size;
+    run->device = device_cpu(count_threads(run));
+    run->model = gpt_create(run->device, &run->model_config, seqs * longest(run), seqs);
+    batch_init(&run->batch, seqs * longest(run), seqs);
+    if (!c->model_name_or_path) {
+        gpt_init_weights(run->model, (uint64_t)c->seed);
+        return true;
+    }
+    if (!gpt_load_weights(run->model, c->model_name_or_path, (uint64_t)c->seed, &head_is_new, err))
+        return false;
+    if (head_is_new)
+        log_info("%s has no score head; a new one is initialised", c->model_name_or_path);
+    return true;
+}
+
+static bool create_engine(struct run *run, struct zf_error *err)
+{
+    struct engine_config e = engine_settings(run->config);
+    run->engine = engine_create(&e, run->device, run->comm, gpt_params(run->model),
+                                gpt_param_data(run->model), gpt_grad_data(run->model), err);
+    return run->engine != NULL;
+}
+
+/* evaluate_split visits sequences in file order. */
+static void fill_eval_order(struct run *run)
+{
+    int n = 0;
+    for (int i = 0; i < RUN_MAX_SPLITS; i++) {
+        n = run->dev[i].set.n_sequences > n ? run->dev[i].set.n_sequences : n;
+        n = run->test[i].set.n_sequences > n ? run->test[i].set.n_sequences : n;
+    }
+    run->eval_order = zf_malloc(sizeof(int) * (size_t)n);
+    for (int i = 0; i < n; i++)
+        run->eval_order[i] = i;
+}
+
+static void announce(const struct run *run)
+{
+    const struct config *c = run->config;
+    const struct param_table *p = gpt_params(run->model);
+    log_info("%s: %d training, %d evaluation examples; GPT of %.2f M parameters (%d layers, width "
+             "%d); %s tokenizer of %d; %d rank(s) on the %s device",
+             run->task->title, run->train.n_sequences, run->dev[0].set.n_sequences,
+             (double)p->n_parameters / 1e6, run->model_config.n_layer, run->model_config.n_embd,
+             tokenizer_kind(run->tokenizer), tokenizer_vocab_size(run->tokenizer),
+             comm_size(run->comm), run->device->name);
+    if (c->do_train)
+        log_info("%d steps of %d examples (%d a rank x %d accumulated), %.3g epochs",
+                 c->total_steps, c->train_batch_size, c->per_device_train_batch_size,
+                 c->gradient_accumulation_steps, (double)c->total_steps / c->steps_per_epoch);
+}
+
+static bool create_parts(struct run *run, struct zf_error *err)
+{
+    struct config *c = run->config;
+    if (!refuse_what_is_not_built(c, err) || !prepare_output(run, err) ||
+        !load_tokenizer(run, err) || !configure_model(run, err) || !load_data(run, err) ||
+        (c->do_train && !config_resolve_steps(c, run->train.n_sequences, err)) ||
+        !create_model(run, err))
+        return false;
+    if (c->do_train && !create_engine(run, err))
+        return false;
+    fill_eval_order(run);
+    return true;
+}
+
+bool run_create(struct run *run, struct config *config, struct comm *comm, struct zf_error *err)
+{
+    *run = (struct run){.config = config, .comm = comm, .task = config->task};
+    bool ok = create_parts(run, err);
+    if (!comm_all_ok(comm, ok, err))
+        return false;
+    announce(run);
+    return true;
+}
+
+void run_destroy(struct run *run)
+{
+    engine_destroy(run->engine);
+    if (run->model) {
+        gpt_destroy(run->model);
+        batch_free(&run->batch);
+    }
+    bool view = run->n_dev && run->dev[0].set.tokens == run->train.tokens;
+    for (int i = 0; i < RUN_MAX_SPLITS; i++) {
+        glue_free(&run->dev[i].data);
+        glue_free(&run->test[i].data);
+        if (!view)
+            dataset_free(&run->dev[i].set);
+        dataset_free(&run->test[i].set);
+    }
+    dataset_free(&run->train);
+    if (run->tokenizer)
+        tokenizer_free(run->tokenizer);
+    free(run->eval_order);
+}
+
+static bool write_results(const struct run *run, const json_t *results, struct zf_error *err)
+{
+    const struct config *c = run->config;
+    bool ok = true;
+    if (comm_rank(run->comm) != 0)
+        return true;
+    if (c->output_dir) {
+        char *path = zf_format("%s/all_results.json", c->output_dir);
+        ok = json_write(path, results, 9, err);
+        free(path);
+    }
+    progress_results_table(run->task->title, results);
+    return ok;
+}
+
+static bool write_config(const struct run *run, struct zf_error *err)
+{
+    bool ok = true;
+    if (comm_rank(run->comm) == 0) {
+        char *path = zf_format("%s/zf_train_config.json", run->config->output_dir);
+        ok = config_write(run->config, path, err);
+        free(path);
+    }
+    return comm_all_ok(run->comm, ok, err);
+}
+
+/* What train() does for a run without training. */
+static void evaluate_only(struct run *run, json_t *results)
+{
+    for (int i = 0; i < run->n_dev; i++)
+        evaluate_split(run, &run->dev[i], results);
+}
+
+bool run_execute(struct run *run, struct zf_error *err)
+{
+    const struct config *c = run->config;
+    json_t *results = json_object();
+    bool ok = true;
+    if (c->do_train)
+        ok = write_config(run, err) && train(run, results, err) &&
+             checkpoint_export(run, c->output_dir, err);
+    else
+        evaluate_only(run, results);
+    for (int i = 0; ok && i < run->n_test; i++)
+        ok = predict_split(run, &run->test[i], err);
+    ok = ok && comm_all_ok(run->comm, write_results(run, results, err), err);
+    json_decref(results);
+    return ok;
+}

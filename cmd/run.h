@@ -1,0 +1,45 @@
+/* Everything that one run of zf-train holds: tokenizer, data, model, optimizer; made in the order
+ * in which it can fail, so that a fault in the data is found before memory is spent on the model.
+ */
+#ifndef ZF_CMD_RUN_H
+#define ZF_CMD_RUN_H
+
+#include "cmd/config.h"
+#include "data/batch.h"
+#include "model/gpt.h"
+#include "offload/comm.h"
+#include "offload/engine.h"
+
+/* A split that is evaluated or predicted: GLUE's rows and their token sequences. */
+struct eval_split {
+    enum glue_split split;
+    struct glue_data data; /* empty for language modelling */
+    struct dataset set;
+};
+
+#define RUN_MAX_SPLITS 2 /* MNLI: matched and mismatched */
+
+struct run {
+    struct config *config;
+    struct comm *comm;
+    const struct glue_task *task;
+    struct tokenizer *tokenizer;
+    struct gpt_config model_config;
+    struct device *device;
+    struct gpt *model;
+    struct engine *engine; /* NULL unless do_train */
+    struct dataset train;
+    struct eval_split dev[RUN_MAX_SPLITS], test[RUN_MAX_SPLITS];
+    int n_dev, n_test;
+    struct batch batch; /* of the largest micro-batch, for training and evaluation */
+    int *eval_order;    /* 0, 1, ...: evaluation visits examples in file order */
+};
+
+/* The same answer on every rank: a fault on any is a fault on all, with the same sentence. */
+bool run_create(struct run *run, struct config *config, struct comm *comm, struct zf_error *err);
+void run_destroy(struct run *run);
+
+/* Trains, evaluates, predicts and writes output_dir, as the configuration says. */
+bool run_execute(struct run *run, struct zf_error *err);
+
+#endif

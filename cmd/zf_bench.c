@@ -1,0 +1,42 @@
+/* zf-bench: measures the parts of the trainer that decide its speed, one subcommand each. */
+#include "cmd/bench_adam.h"
+
+#include <stdio.h>
+#include <string.h>
+
+struct benchmark {
+    const char *name, *help;
+    bool (*run)(int argc, char **argv, struct zf_error *err); /* argv[0] is the name */
+};
+
+static const struct benchmark benchmarks[] = {
+    {"adam", "host AdamW's bandwidth beside a STREAM-like triad's, by thread count", bench_adam},
+};
+static const size_t n_benchmarks = sizeof benchmarks / sizeof *benchmarks;
+
+static void print_help(FILE *out)
+{
+    fputs("usage: zf-bench NAME [options], or zf-bench NAME --help\n\n", out);
+    for (size_t i = 0; i < n_benchmarks; i++)
+        fprintf(out, "  %-10s %s\n", benchmarks[i].name, benchmarks[i].help);
+}
+
+int main(int argc, char **argv)
+{
+    struct zf_error err = {""};
+    if (argc > 1 && strcmp(argv[1], "--help") == 0) {
+        print_help(stdout);
+        return 0;
+    }
+    for (size_t i = 0; argc > 1 && i < n_benchmarks; i++)
+        if (strcmp(argv[1], benchmarks[i].name) == 0) {
+            if (benchmarks[i].run(argc - 1, argv + 1, &err))
+                return 0;
+            fprintf(stderr, "zf-bench: %s\n", err.text);
+            return 1;
+        }
+    if (argc > 1)
+        fprintf(stderr, "zf-bench: there is no benchmark \"%s\"\n", argv[1]);
+    print_help(stderr);
+    return 1;
+}

@@ -1,0 +1,47 @@
+/* zf-train: fine-tunes GPT models on GLUE. Alone, or one process a rank under mpirun. */
+#include "cmd/config.h"
+#include "cmd/run.h"
+#include "data/log.h"
+#include "offload/comm.h"
+
+#include <stdio.h>
+
+static bool act(struct config *config, struct comm *comm, struct zf_error *err)
+{
+    struct run run;
+    bool first = comm_rank(comm) == 0;
+    switch (config->action) {
+    case CONFIG_HELP:
+        if (first)
+            config_print_help(stdout);
+        return true;
+    case CONFIG_VERSION:
+        if (first)
+            puts("zf-train " ZF_VERSION);
+        return true;
+    case CONFIG_PRINT:
+        if (first)
+            config_print(config, stdout);
+        return true;
+    case CONFIG_RUN:
+        break;
+    }
+    bool ok = run_create(&run, config, comm, err) && run_execute(&run, err);
+    run_destroy(&run);
+    return ok;
+}
+
+int main(int argc, char **argv)
+{
+    struct zf_error err = {""};
+    struct config config;
+    struct comm *comm = comm_create();
+    log_set_rank(comm_rank(comm));
+    bool ok = comm_all_ok(comm, config_parse(&config, argc, argv, comm_size(comm), &err), &err);
+    ok = ok && act(&config, comm, &err);
+    if (!ok && comm_rank(comm) == 0)
+        fprintf(stderr, "zf-train: %s\n", err.text);
+    config_free(&config);
+    comm_destroy(comm);
+    return ok ? 0 : 1;
+}

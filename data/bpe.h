@@ -1,0 +1,38 @@
+/* Byte-pair encoding of one word: the vocabulary, the merges, and the loop that applies them
+ * (Sennrich, Haddow and Birch, "Neural machine translation of rare words with subword units", ACL
+ * 2016), over bytes as GPT-2 does.
+ *
+ * Files spell a byte as a character that can be seen ("\u0120" is a space); the word given to
+ * bpe_encode_word and the text from bpe_token_text are the bytes themselves. */
+#ifndef ZF_DATA_BPE_H
+#define ZF_DATA_BPE_H
+
+#include "data/error.h"
+
+#include <stddef.h>
+
+struct bpe;
+
+/* Building: create, add every token, index, add the merges in order of rank. */
+struct bpe *bpe_create(void);
+void bpe_free(struct bpe *b);
+/* `literal`: the text stands for itself (an added token); else its characters stand for bytes.
+ * A text that was added already keeps its first kind. */
+void bpe_add_token(struct bpe *b, const char *text, size_t n, long id, bool literal);
+/* Fails where ids are not 0 to n - 1, each once, or a byte has no token. `path` is for messages. */
+bool bpe_index(struct bpe *b, const char *path, struct zf_error *err);
+/* Fails where a part, or what both make together, is no token, or the merge is there already. */
+bool bpe_add_merge(struct bpe *b, const char *left, size_t n_left, const char *right,
+                   size_t n_right, struct zf_error *err);
+/* A word that is a token as it stands is not merged ("ignore_merges" of tokenizer.json). */
+void bpe_ignore_merges_of_tokens(struct bpe *b);
+
+int bpe_n_tokens(const struct bpe *b);
+/* The id of the token that files spell like this, or -1. */
+int bpe_find(const struct bpe *b, const char *text, size_t n);
+/* Writes at most n ids for a word of n bytes and returns how many. */
+size_t bpe_encode_word(const struct bpe *b, const char *word, size_t n, int *ids);
+/* Writes a token's bytes and returns how many; out = NULL: only that. */
+size_t bpe_token_text(const struct bpe *b, int id, char *out);
+
+#endif

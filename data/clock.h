@@ -1,0 +1,14 @@
+/* Seconds of a clock that never goes back. */
+#ifndef ZF_DATA_CLOCK_H
+#define ZF_DATA_CLOCK_H
+
+#include <time.h>
+
+static inline double clock_seconds(void)
+{
+    struct timespec t;
+    clock_gettime(CLOCK_MONOTONIC, &t);
+    return (double)t.tv_sec + 1e-9 * (double)t.tv_nsec;
+}
+
+#endif

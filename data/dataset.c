@@ -1,0 +1,136 @@
+#include "data/batch.h"
+
+#include "data/alloc.h"
+#include "data/file.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+/* Examples that one thread tokenizes at a time, so that threads share the work evenly. */
+#define CHUNK_EXAMPLES 512
+
+/* The tokens of one chunk, until it is known where they go. */
+struct chunk {
+    int *tokens;
+    size_t n, capacity;
+};
+
+/* Appends a sentence's ids and returns how many there are. */
+static size_t append_sentence(struct chunk *c, const char *sentence, const struct tokenizer *t)
+{
+    size_t bytes = strlen(sentence), most = bytes + 1;
+    if (c->capacity - c->n < most) {
+        c->capacity = 2 * c->capacity + most;
+        c->tokens = zf_realloc(c->tokens, c->capacity * sizeof *c->tokens);
+    }
+    size_t n = tokenizer_encode(t, sentence, bytes, c->tokens + c->n, most);
+    c->n += n;
+    return n;
+}
+
+/* How Hugging Face's "longest_first" shares out max_length: the shorter sentence keeps up to half
+ * of it (rounded down), the longer one the rest. Of equal ones the second counts as longer. */
+static void truncate_lengths(size_t *first, size_t *second, size_t max_length)
+{
+    if (*first + *second <= max_length)
+        return;
+    size_t *shorter = *first > *second ? second : first;
+    size_t *longer = *first > *second ? first : second;
+    if (*shorter > max_length / 2)
+        *shorter = max_length / 2;
+    *longer = max_length - *shorter;
+}
+
+/* Appends one example's tokens, cut to max_length, and returns how many there are. */
+static size_t append_example(struct chunk *c, const struct glue_example *example,
+                             const struct tokenizer *t, size_t max_length)
+{
+    size_t start = c->n;
+    size_t first = append_sentence(c, example->sentence[0], t);
+    size_t second = example->sentence[1] ? append_sentence(c, example->sentence[1], t) : 0;
+    size_t second_start = start + first;
+    truncate_lengths(&first, &second, max_length);
+    memmove(c->tokens + start + first, c->tokens + second_start, second * sizeof *c->tokens);
+    c->n = start + first + second;
+    if (c->n == start) {
+        int end_of_text = tokenizer_eos(t);
+        /* append_sentence made room for one token more than the empty sentence has. */
+        c->tokens[c->n++] = end_of_text >= 0 ? end_of_text : 0;
+    }
+    return c->n - start;
+}
+
+/* Turns start[i + 1], which holds the length of sequence i, into offsets. */
+static void sum_lengths(struct dataset *d)
+{
+    for (int i = 0; i < d->n_sequences; i++) {
+        if (d->start[i + 1] > (size_t)d->max_length)
+            d->max_length = (int)d->start[i + 1];
+        d->start[i + 1] += d->start[i];
+    }
+}
+
+void dataset_from_glue(struct dataset *d, const struct glue_data *data, const struct tokenizer *t,
+                       int max_length)
+{
+    int n = data->n_examples, n_chunks = (n + CHUNK_EXAMPLES - 1) / CHUNK_EXAMPLES;
+    struct chunk *chunks = zf_calloc((size_t)n_chunks, sizeof *chunks);
+    *d = (struct dataset){.n_sequences = n};
+    d->start = zf_calloc((size_t)n + 1, sizeof *d->start);
+    d->label = zf_malloc((size_t)n * sizeof *d->label);
+
+#pragma omp parallel for schedule(dynamic)
+    for (int c = 0; c < n_chunks; c++) {
+        for (int i = c * CHUNK_EXAMPLES; i < n && i < (c + 1) * CHUNK_EXAMPLES; i++) {
+            d->start[i + 1] = append_example(&chunks[c], &data->examples[i], t, (size_t)max_length);
+            d->label[i] = data->examples[i].label;
+        }
+    }
+    sum_lengths(d);
+    d->tokens = zf_malloc(d->start[n] * sizeof *d->tokens);
+    for (int c = 0; c < n_chunks; c++) {
+        memcpy(d->tokens + d->start[c * CHUNK_EXAMPLES], chunks[c].tokens,
+               chunks[c].n * sizeof *d->tokens);
+        free(chunks[c].tokens);
+    }
+    free(chunks);
+}
+
+bool dataset_from_text(struct dataset *d, const char *path, const struct tokenizer *t,
+                       int max_length, struct zf_error *err)
+{
+    char *text;
+    size_t bytes;
+    *d = (struct dataset){0};
+    if (!file_read(path, &text, &bytes, err))
+        return false;
+    int *tokens = zf_malloc((bytes + 1) * sizeof *tokens);
+    size_t n = tokenizer_encode(t, text, bytes, tokens, bytes + 1);
+    size_t length = (size_t)max_length;
+    free(text);
+    if (n % length == 1)
+        n--;
+    if (n == 0) {
+        free(tokens);
+        return zf_fail(err,
+                       "%s: the text has fewer than two tokens, but predicting the next one "
+                       "takes two",
+                       path);
+    }
+    d->tokens = zf_realloc(tokens, n * sizeof *tokens);
+    d->n_sequences = (int)((n + length - 1) / length);
+    d->start = zf_malloc(((size_t)d->n_sequences + 1) * sizeof *d->start);
+    for (int i = 0; i < d->n_sequences; i++)
+        d->start[i] = (size_t)i * length;
+    d->start[d->n_sequences] = n;
+    d->max_length = n < length ? (int)n : max_length;
+    return true;
+}
+
+void dataset_free(struct dataset *d)
+{
+    free(d->tokens);
+    free(d->start);
+    free(d->label);
+    *d = (struct dataset){0};
+}

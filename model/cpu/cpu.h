@@ -1,0 +1,120 @@
+/* The CPU device's operators: one function for each entry of struct ops, and what they share.
+ *
+ * An operator cuts its rows into tasks, and a ZF_SIMD leaf function works on one task. How the work
+ * is cut depends on its size alone, never on the number of threads. */
+#ifndef ZF_MODEL_CPU_CPU_H
+#define ZF_MODEL_CPU_CPU_H
+
+#include "model/ops.h"
+
+/* An operator on fewer elements than this runs on one thread: waking the others costs more. */
+#define PARALLEL_ELEMENTS 16384
+
+/* The CPU's stream: work runs inline, so all it has is memory that operators may use while they
+ * run, kept from one to the next. */
+struct stream {
+    float *scratch;
+    size_t scratch_length; /* floats */
+};
+
+/* Scratch of at least n floats, aligned to 64 bytes, not initialised; it is the stream's, and the
+ * next call may move it. */
+float *cpu_scratch(struct stream *s, size_t n);
+
+/* Rows are handed to threads in tasks of about this many elements. */
+#define TASK_ELEMENTS 8192
+
+static inline int min_int(int a, int b)
+{
+    return a < b ? a : b;
+}
+
+static inline int divide_up(int a, int b)
+{
+    return (a + b - 1) / b;
+}
+
+/* How many rows of `width` elements one task takes. */
+static inline int task_rows(int width)
+{
+    return width >= TASK_ELEMENTS ? 1 : TASK_ELEMENTS / width;
+}
+
+/* Sums over rows are made in chunks, at most SUM_CHUNKS of them, and the chunks' sums are added in
+ * order. */
+#define SUM_CHUNKS 64
+static inline int sum_chunk_rows(int n)
+{
+    int rows = divide_up(n, SUM_CHUNKS);
+    return rows < 16 ? 16 : rows;
+}
+
+void cpu_embedding_forward(struct stream *s, void *x, const struct token_rows *rows,
+                           const void *wte, const void *wpe, int C, struct dropout drop);
+void cpu_embedding_backward(struct stream *s, float *dwte, float *dwpe, const void *dx,
+                            const struct token_rows *rows, const int *order, int C,
+                            struct dropout drop);
+void cpu_residual_layernorm_forward(struct stream *s, void *x_out, void *y, float *mean,
+                                    float *rstd, const void *x_in, const void *branch,
+                                    const struct token_rows *rows, const void *gamma,
+                                    const void *beta, float eps, int C, struct dropout drop);
+void cpu_residual_layernorm_backward(struct stream *s, void *dx, void *dbranch, float *dgamma,
+                                     float *dbeta, const void *dy, const void *x_out,
+                                     const float *mean, const float *rstd,
+                                     const struct token_rows *rows, const void *gamma, int C,
+                                     struct dropout drop);
+void cpu_matmul(struct stream *s, void *c, const void *a, const void *b,
+                const struct matmul *product);
+void cpu_bias_backward(struct stream *s, float *db, const void *dy, int n, int C);
+void cpu_attention_forward(struct stream *s, void *out, float *lse, const void *qkv,
+                           const struct token_rows *rows, int n_head, int head_dim, float scale,
+                           struct dropout drop);
+void cpu_attention_backward(struct stream *s, void *dqkv, const void *dout, const void *qkv,
+                            const void *out, const float *lse, const struct token_rows *rows,
+                            int n_head, int head_dim, float scale, struct dropout drop);
+void cpu_gather_last(struct stream *s, void *y, const void *x, const struct token_rows *rows,
+                     int C);
+void cpu_scatter_last(struct stream *s, void *dx, const void *dy, const struct token_rows *rows,
+                      int C);
+void cpu_cross_entropy(struct stream *s, float *losses, float *logits, const int *targets, int n,
+                       int n_classes, float scale, bool gradient);
+void cpu_squared_error(struct stream *s, float *losses, float *logits, const float *scores, int n,
+                       float scale, bool gradient);
+void cpu_from_f32(struct stream *s, void *dst, const float *src, size_t n);
+void cpu_row_norms_squared(struct stream *s, float *sums, const float *g, int rows, int cols);
+void cpu_adamw(struct stream *s, void *param, float *master, float *m, float *v,
+               const float *gradient, size_t n, const struct adamw *rule,
+               const float *gradient_scale);
+
+/* c = op(a) op(b), or c +=, and what follows it: by our own blocked product, for processors with
+ * AVX-512 (product.c), and by the BLAS library. */
+void cpu_blocked_product(struct stream *s, float *c, const float *a, const float *b,
+                         const struct matmul *product, bool accumulate);
+void cpu_blas_product(float *c, const float *a, const float *b, const struct matmul *product,
+                      bool accumulate);
+
+/* What follows a product (bias, pre, activation or its slope), on rows [row, row_end) and columns
+ * [col, col_end) of c. */
+void cpu_finish_product(float *c, const struct matmul *product, int row, int row_end, int col,
+                        int col_end);
+
+void cpu_adamw_rows(struct stream *s, void *param, float *master, float *m, float *v,
+                    const float *gradient, const int *row, const float *corrections, int n,
+                    int cols, const struct adamw *rule, const float *gradient_scale, bool bf16);
+void cpu_accumulate_rows(struct stream *s, float *window, const float *gradient,
+                         const struct channel_set *set, uint64_t fresh, int cols,
+                         const float *scale);
+void cpu_send_rows(struct stream *s, void *dst, enum dtype dtype, const float *src,
+                   const struct channel_set *set, int cols, const float *scale, float divisor);
+void cpu_receive_rows(struct stream *s, void *param, const void *src, enum dtype dtype,
+                      const struct channel_set *set, int cols);
+
+/* AdamW on n elements, on the calling thread. */
+void cpu_adamw_range(float *restrict master, float *restrict m, float *restrict v,
+                     const float *restrict gradient, size_t n, const struct adamw *rule,
+                     float gradient_scale);
+
+/* dst[0..bytes) = src, or zeros if src is NULL, on all threads. */
+void cpu_copy_bytes(void *dst, const void *src, size_t bytes);
+
+#endif

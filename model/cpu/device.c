@@ -1,0 +1,154 @@
+/* The CPU device: a stream runs its work inline, so events and waits have nothing to do. */
+#include "model/cpu/cpu.h"
+
+#include "data/alloc.h"
+
+#include <cblas.h>
+#include <omp.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/mman.h>
+
+struct event {
+    char always_passed;
+};
+
+/* Arrays of this size and more lie on huge pages, where the kernel has them: a model's parameters
+ * are read in full every step, and address translation would cost more than the reading. */
+#define HUGE_PAGE ((size_t)2 << 20)
+
+static void *memory_allocate(size_t bytes)
+{
+    if (bytes < 2 * HUGE_PAGE)
+        return zf_malloc_aligned(bytes);
+    size_t rounded = (bytes + HUGE_PAGE - 1) / HUGE_PAGE * HUGE_PAGE;
+    void *memory = aligned_alloc(HUGE_PAGE, rounded);
+    if (!memory)
+        return zf_malloc_aligned(bytes);
+    madvise(memory, rounded, MADV_HUGEPAGE);
+    return memory;
+}
+
+static struct stream *stream_create(void)
+{
+    return zf_calloc(1, sizeof(struct stream));
+}
+
+static void stream_destroy(struct stream *stream)
+{
+    free(stream->scratch);
+    free(stream);
+}
+
+static void stream_wait(struct stream *stream)
+{
+    (void)stream;
+}
+
+static struct event *event_create(void)
+{
+    return zf_calloc(1, sizeof(struct event));
+}
+
+static void event_destroy(struct event *event)
+{
+    free(event);
+}
+
+static void event_record(struct event *event, struct stream *stream)
+{
+    (void)event;
+    (void)stream;
+}
+
+static void event_order(struct stream *stream, struct event *event)
+{
+    (void)stream;
+    (void)event;
+}
+
+static void copy(struct stream *stream, void *dst, const void *src, size_t bytes)
+{
+    (void)stream;
+    cpu_copy_bytes(dst, src, bytes);
+}
+
+static void zero(struct stream *stream, void *dst, size_t bytes)
+{
+    (void)stream;
+    cpu_copy_bytes(dst, NULL, bytes);
+}
+
+void cpu_copy_bytes(void *dst, const void *src, size_t bytes)
+{
+    const size_t piece = (size_t)1 << 20;
+    size_t n_pieces = (bytes + piece - 1) / piece;
+#pragma omp parallel for schedule(static) if (n_pieces > 1)
+    for (size_t i = 0; i < n_pieces; i++) {
+        size_t first = i * piece, n = bytes - first < piece ? bytes - first : piece;
+        if (src)
+            memcpy((char *)dst + first, (const char *)src + first, n);
+        else
+            memset((char *)dst + first, 0, n);
+    }
+}
+
+float *cpu_scratch(struct stream *s, size_t n)
+{
+    if (n > s->scratch_length) {
+        free(s->scratch);
+        s->scratch_length = n + n / 4;
+        s->scratch = memory_allocate(sizeof(float) * s->scratch_length);
+    }
+    return s->scratch;
+}
+
+static const struct ops cpu_ops = {
+    .embedding_forward = cpu_embedding_forward,
+    .embedding_backward = cpu_embedding_backward,
+    .residual_layernorm_forward = cpu_residual_layernorm_forward,
+    .residual_layernorm_backward = cpu_residual_layernorm_backward,
+    .matmul = cpu_matmul,
+    .bias_backward = cpu_bias_backward,
+    .attention_forward = cpu_attention_forward,
+    .attention_backward = cpu_attention_backward,
+    .gather_last = cpu_gather_last,
+    .scatter_last = cpu_scatter_last,
+    .cross_entropy = cpu_cross_entropy,
+    .squared_error = cpu_squared_error,
+    .from_f32 = cpu_from_f32,
+    .row_norms_squared = cpu_row_norms_squared,
+    .adamw = cpu_adamw,
+    .adamw_rows = cpu_adamw_rows,
+    .accumulate_rows = cpu_accumulate_rows,
+    .send_rows = cpu_send_rows,
+    .receive_rows = cpu_receive_rows,
+};
+
+struct device *device_cpu(int n_threads)
+{
+    static struct stream compute;
+    static struct device device = {
+        .name = "cpu",
+        .ops = &cpu_ops,
+        .dtype = DTYPE_F32,
+        .compute = &compute,
+        .allocate = memory_allocate,
+        .release = free,
+        .allocate_host = memory_allocate,
+        .release_host = free,
+        .stream_create = stream_create,
+        .stream_destroy = stream_destroy,
+        .stream_wait = stream_wait,
+        .event_create = event_create,
+        .event_destroy = event_destroy,
+        .event_record = event_record,
+        .event_order = event_order,
+        .copy = copy,
+        .zero = zero,
+    };
+    if (n_threads > 0)
+        omp_set_num_threads(n_threads);
+    openblas_set_num_threads(omp_get_max_threads());
+    return &device;
+}

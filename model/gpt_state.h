@@ -1,0 +1,142 @@
+/* What struct gpt holds: parameters, the memory of forward and backward, and a batch on the device.
+ * Private to model/gpt*.c. */
+#ifndef ZF_MODEL_GPT_STATE_H
+#define ZF_MODEL_GPT_STATE_H
+
+#include "model/gpt.h"
+
+/* Rows of logits that a language model has at one time: (n_tokens, vocab_size) never exists. */
+#define GPT_HEAD_CHUNK 256
+
+/* Where a parameter stands in the table: the embeddings, the blocks, the final norm, the head. */
+enum gpt_param {
+    GPT_WTE, /* (vocab_size, C) token embeddings; also the head's weight of a tied LM */
+    GPT_WPE, /* (n_positions, C) position embeddings */
+    GPT_BLOCKS,
+};
+enum gpt_block_param {
+    LN_1_WEIGHT,
+    LN_1_BIAS,
+    QKV_WEIGHT, /* (C, 3C) */
+    QKV_BIAS,
+    ATT_PROJ_WEIGHT, /* (C, C) */
+    ATT_PROJ_BIAS,
+    LN_2_WEIGHT,
+    LN_2_BIAS,
+    FC_WEIGHT, /* (C, I) */
+    FC_BIAS,
+    MLP_PROJ_WEIGHT, /* (I, C) */
+    MLP_PROJ_BIAS,
+    GPT_BLOCK_PARAMS,
+};
+enum gpt_final_param {
+    LN_F_WEIGHT,
+    LN_F_BIAS,
+    HEAD_WEIGHT, /* (C, num_labels) score, or (C, vocab_size) of an untied LM; a tied LM has none */
+};
+
+/* Shapes: n tokens of a micro-batch, s its sequences, C = n_embd, I = n_inner, H = n_head. All are
+ * in device memory; void * is of the device's dtype. */
+
+/* What a block's forward pass leaves for its backward pass. */
+struct gpt_block {
+    void *x_1;                /* (n, C) residual stream that enters ln_1 */
+    void *ln_1;               /* (n, C) */
+    float *mean_1, *rstd_1;   /* (n) */
+    void *qkv;                /* (n, 3C) */
+    void *att;                /* (n, C) attention's output */
+    float *lse;               /* (n, H) */
+    void *x_2;                /* (n, C) residual stream that enters ln_2 */
+    void *ln_2;               /* (n, C) */
+    float *mean_2, *rstd_2;   /* (n) */
+    void *fc_before_act, *fc; /* (n, I) */
+};
+
+/* What all blocks share, and the head's. */
+struct gpt_buffers {
+    void *branch;            /* (n, C) output of a projection, until the next norm adds it to x */
+    void *x_last, *att_last; /* (s, C) last tokens of the last block's x_1 and att */
+    void *x_f;               /* (n, C) residual stream that enters ln_f */
+    void *ln_f;              /* (n, C) */
+    float *mean_f, *rstd_f;  /* (n) */
+    float *logits;           /* (s, num_labels) or (GPT_HEAD_CHUNK, vocab_size) */
+    float *losses;           /* (n) */
+
+    void *d_x;                   /* (n, C) gradient of the residual stream */
+    void *d_branch;              /* (n, C) of a projection's output */
+    void *d_y;                   /* (n, C) of a norm's or of attention's output */
+    void *d_wide;                /* (n, max(3C, I)) of qkv or fc_before_act */
+    void *d_x_last, *d_att_last; /* (s, C) of x_last and att_last */
+    void *d_logits;              /* as logits; the same array where the device computes in fp32 */
+};
+
+/* A micro-batch on the device. */
+struct gpt_batch {
+    struct token_rows rows; /* its tokens */
+    struct token_rows last; /* each sequence's last token as a row of its own */
+    const int *order;       /* (n) tokens' indices sorted by id */
+    const void *targets;    /* (s) int or float, or (n) int; NULL: the batch has none */
+};
+
+struct gpt {
+    struct gpt_config config;
+    struct device *device;
+    struct param_table table;
+    int max_tokens, max_seqs;
+
+    void *weights;    /* (table.n_elements) */
+    float *gradients; /* (table.n_elements) */
+
+    void *arena; /* holds all of blocks and buffers */
+    struct gpt_block *blocks;
+    struct gpt_buffers buffers;
+
+    int *inputs;        /* device memory behind `batch` */
+    int *inputs_host;   /* what is copied into it */
+    int *sort_scratch;  /* (max_tokens), host */
+    float *losses_host; /* (max_tokens) */
+    struct gpt_batch batch;
+};
+
+static inline int gpt_block_param(int block, enum gpt_block_param which)
+{
+    return GPT_BLOCKS + block * GPT_BLOCK_PARAMS + (int)which;
+}
+
+static inline int gpt_final_param(const struct gpt *m, enum gpt_final_param which)
+{
+    return GPT_BLOCKS + m->config.n_layer * GPT_BLOCK_PARAMS + (int)which;
+}
+
+/* The array's element i, of the device's dtype. */
+static inline void *gpt_at(const struct gpt *m, void *array, size_t i)
+{
+    return (char *)array + i * dtype_size(m->device->dtype);
+}
+
+static inline const void *gpt_weight(const struct gpt *m, int param)
+{
+    return gpt_at(m, m->weights, m->table.params[param].offset);
+}
+
+static inline float *gpt_gradient(const struct gpt *m, int param)
+{
+    return m->gradients + m->table.params[param].offset;
+}
+
+/* Whether only last tokens matter after attention of this block: in the last one, under a head
+ * that looks at nothing else. */
+static inline bool gpt_takes_last(const struct gpt *m, int block)
+{
+    return m->config.head != GPT_HEAD_LM && block == m->config.n_layer - 1;
+}
+
+static inline bool gpt_is_tied(const struct gpt_config *c)
+{
+    return c->head == GPT_HEAD_LM && c->tie_word_embeddings;
+}
+
+/* Copies a batch to the device, as m->batch. */
+void gpt_upload_batch(struct gpt *m, const struct batch *batch);
+
+#endif

@@ -1,0 +1,358 @@
+/* A model's weights: random initialisation, loading and saving.
+ *
+ * Parameters lie in device memory in the device's dtype, files and random numbers are fp32 on the
+ * host: both meet in a staging buffer that stays in the cache. */
+#include "model/gpt.h"
+
+#include "data/alloc.h"
+#include "data/file.h"
+#include "data/rng.h"
+#include "data/safetensors.h"
+
+#include <math.h>
+#include <stdlib.h>
+#include <string.h>
+
+#define STAGE_ELEMENTS ((size_t)1 << 19) /* 2 MB of fp32 */
+#define PREFIX         "transformer."
+
+/* The way of fp32 values between host and device. */
+struct staging {
+    struct gpt *model;
+    struct device *device;
+    float *host;       /* (STAGE_ELEMENTS) */
+    float *device_f32; /* (STAGE_ELEMENTS); NULL where the device computes in fp32 */
+};
+
+static struct staging staging_begin(struct gpt *model)
+{
+    struct device *device = gpt_device(model);
+    size_t bytes = STAGE_ELEMENTS * sizeof(float);
+    return (struct staging){
+        .model = model,
+        .device = device,
+        .host = device->allocate_host(bytes),
+        .device_f32 = device->dtype == DTYPE_F32 ? NULL : device->allocate(bytes),
+    };
+}
+
+static void staging_end(struct staging *s)
+{
+    s->device->release_host(s->host);
+    if (s->device_f32)
+        s->device->release(s->device_f32);
+}
+
+static char *parameter_place(const struct staging *s, size_t offset)
+{
+    return (char *)gpt_param_data(s->model) + offset * dtype_size(s->device->dtype);
+}
+
+/* Element `offset` of the parameters and n - 1 more = host[0..n). Returns when host may be reused.
+ */
+static void upload(const struct staging *s, size_t offset, size_t n)
+{
+    void *place = parameter_place(s, offset);
+    struct stream *stream = s->device->compute;
+    s->device->copy(stream, s->device_f32 ? (void *)s->device_f32 : place, s->host,
+                    n * sizeof(float));
+    if (s->device_f32)
+        s->device->ops->from_f32(stream, place, s->device_f32, n);
+    s->device->stream_wait(stream);
+}
+
+/* dst[0..n) = the parameters from `offset` on, as fp32. */
+static void download(const struct staging *s, float *dst, size_t offset, size_t n)
+{
+    struct zf_error err;
+    for (size_t at = 0; at < n; at += STAGE_ELEMENTS) {
+        size_t m = n - at < STAGE_ELEMENTS ? n - at : STAGE_ELEMENTS;
+        struct tensor piece = {.dtype = s->device->dtype, .data = s->host};
+        s->device->copy(s->device->compute, s->host, parameter_place(s, offset + at),
+                        m * dtype_size(s->device->dtype));
+        s->device->stream_wait(s->device->compute);
+        tensor_read_f32(&piece, dst + at, 0, m, &err);
+    }
+}
+
+/* Random initialisation. */
+
+/* FNV-1a. */
+static uint64_t hash_name(const char *name)
+{
+    uint64_t hash = 0xcbf29ce484222325u;
+    for (; *name; name++)
+        hash = (hash ^ (unsigned char)*name) * 0x100000001b3u;
+    return hash;
+}
+
+/* Four standard normal numbers from one Philox block, by Box and Muller's transform. */
+static void normal_block(float z[4], uint64_t seed, uint64_t name, uint64_t block)
+{
+    struct philox bits = philox4x32((struct philox){{(uint32_t)block, (uint32_t)(block >> 32),
+                                                     (uint32_t)name, (uint32_t)(name >> 32)}},
+                                    (uint32_t)seed, (uint32_t)(seed >> 32));
+    for (int i = 0; i < 4; i += 2) {
+        float radius = sqrtf(-2 * logf(1 - philox_uniform(bits.v[i])));
+        float angle = 6.28318530717958647692f * philox_uniform(bits.v[i + 1]);
+        z[i] = radius * cosf(angle);
+        z[i + 1] = radius * sinf(angle);
+    }
+}
+
+/* dst[0..n) = elements first..first+n of the parameter's random values; first is a multiple of 4.
+ */
+static void fill_normal(float *dst, const struct param *p, uint64_t seed, size_t first, size_t n)
+{
+    uint64_t name = hash_name(p->name);
+#pragma omp parallel for schedule(static)
+    for (size_t i = 0; i < n; i += 4) {
+        float z[4];
+        normal_block(z, seed, name, (first + i) / 4);
+        for (size_t j = i; j < i + 4 && j < n; j++)
+            dst[j] = p->init_std * z[j - i];
+    }
+}
+
+static void init_param(const struct staging *s, const struct param *p, uint64_t seed)
+{
+    for (size_t at = 0; at < p->n_elements; at += STAGE_ELEMENTS) {
+        size_t n = p->n_elements - at < STAGE_ELEMENTS ? p->n_elements - at : STAGE_ELEMENTS;
+        if (p->init_std > 0)
+            fill_normal(s->host, p, seed, at, n);
+        else
+            for (size_t i = 0; i < n; i++)
+                s->host[i] = p->init_one ? 1 : 0;
+        upload(s, p->offset + at, n);
+    }
+}
+
+void gpt_init_weights(struct gpt *model, uint64_t seed)
+{
+    const struct param_table *table = gpt_params(model);
+    struct staging s = staging_begin(model);
+    for (int i = 0; i < table->n_params; i++)
+        init_param(&s, &table->params[i], seed);
+    staging_end(&s);
+}
+
+/* Loading. */
+
+static const char *without_prefix(const char *name)
+{
+    return strncmp(name, PREFIX, strlen(PREFIX)) == 0 ? name + strlen(PREFIX) : name;
+}
+
+/* A parameter's tensor, under its name with or without the prefix. */
+static const struct tensor *find_tensor(const struct safetensors *file, const struct param *p)
+{
+    const struct tensor *t = safetensors_find(file, p->name);
+    return t ? t : safetensors_find(file, without_prefix(p->name));
+}
+
+static bool ends_with(const char *text, const char *end)
+{
+    size_t n = strlen(text), m = strlen(end);
+    return n >= m && strcmp(text + n - m, end) == 0;
+}
+
+/* Whether a tensor that is no parameter may stand in a GPT-2's file: the causal masks that older
+ * checkpoints hold, and the heads of other tasks. */
+static bool may_be_passed_over(const char *name)
+{
+    static const char *const other_heads[] = {"lm_head.", "score.", "multiple_choice_head.",
+                                              "qa_outputs.", "classifier."};
+    if (ends_with(name, ".attn.bias") || ends_with(name, ".attn.masked_bias"))
+        return true;
+    for (size_t i = 0; i < sizeof other_heads / sizeof *other_heads; i++)
+        if (strncmp(name, other_heads[i], strlen(other_heads[i])) == 0)
+            return true;
+    return false;
+}
+
+/* Every tensor of the file is a parameter's, or one that may be passed over. */
+static bool check_names(const struct safetensors *file, const struct gpt *model,
+                        struct zf_error *err)
+{
+    const struct param_table *table = gpt_params(model);
+    for (int i = 0; i < safetensors_count(file); i++) {
+        const struct tensor *t = safetensors_at(file, i);
+        char name[sizeof table->params->name];
+        int n = snprintf(name, sizeof name, PREFIX "%s", without_prefix(t->name));
+        if (params_find(table, t->name) || may_be_passed_over(without_prefix(t->name)) ||
+            (n < (int)sizeof name && params_find(table, name)))
+            continue;
+        char shape[100];
+        tensor_shape_text(t, shape, sizeof shape);
+        return zf_fail(err,
+                       "%s: tensor %.200s of shape %s is not part of a GPT-2 of the %d layers that "
+                       "config.json gives",
+                       t->file, t->name, shape, gpt_get_config(model)->n_layer);
+    }
+    return true;
+}
+
+/* The shape that a parameter has in a file. */
+static struct tensor expected_tensor(const struct param *p)
+{
+    if (p->kind == PARAM_VECTOR)
+        return (struct tensor){.n_dims = 1, .shape = {p->cols}};
+    if (p->transposed)
+        return (struct tensor){.n_dims = 2, .shape = {p->cols, p->rows}};
+    return (struct tensor){.n_dims = 2, .shape = {p->rows, p->cols}};
+}
+
+static bool check_shape(const struct tensor *t, const struct param *p, struct zf_error *err)
+{
+    struct tensor expected = expected_tensor(p);
+    bool same = t->n_dims == expected.n_dims;
+    for (int d = 0; same && d < t->n_dims; d++)
+        same = t->shape[d] == expected.shape[d];
+    if (same)
+        return true;
+    char found[100], wanted[100];
+    tensor_shape_text(t, found, sizeof found);
+    tensor_shape_text(&expected, wanted, sizeof wanted);
+    return zf_fail(err, "%s: tensor %.200s has the shape %s, but config.json makes it %s", t->file,
+                   t->name, found, wanted);
+}
+
+/* dst[0..n) = elements first..first+n of src's transpose.  src: (rows, cols) */
+static void transpose(float *dst, const float *src, size_t rows, size_t cols, size_t first,
+                      size_t n)
+{
+#pragma omp parallel for schedule(static)
+    for (size_t i = 0; i < n; i++)
+        dst[i] = src[(first + i) % rows * cols + (first + i) / rows];
+}
+
+static void load_param(const struct staging *s, const struct tensor *t, const struct param *p)
+{
+    struct zf_error err; /* never filled: the tensor has been checked */
+    float *whole = p->transposed ? zf_malloc(p->n_elements * sizeof *whole) : NULL;
+    if (whole)
+        tensor_read_f32(t, whole, 0, p->n_elements, &err);
+    for (size_t at = 0; at < p->n_elements; at += STAGE_ELEMENTS) {
+        size_t n = p->n_elements - at < STAGE_ELEMENTS ? p->n_elements - at : STAGE_ELEMENTS;
+        if (whole)
+            transpose(s->host, whole, (size_t)p->cols, (size_t)p->rows, at, n);
+        else
+            tensor_read_f32(t, s->host, at, n, &err);
+        upload(s, p->offset + at, n);
+    }
+    free(whole);
+}
+
+static bool may_be_missing(const struct param *p)
+{
+    return strcmp(p->name, "score.weight") == 0;
+}
+
+/* Every parameter has a tensor of its shape and of a dtype that can be read, so that nothing is
+ * half-loaded. */
+static bool check_params(const struct safetensors *file, const struct param_table *table,
+                         const char *path, struct zf_error *err)
+{
+    for (int i = 0; i < table->n_params; i++) {
+        const struct param *p = &table->params[i];
+        const struct tensor *t = find_tensor(file, p);
+        if (t && (!check_shape(t, p, err) || !tensor_read_f32(t, NULL, 0, 0, err)))
+            return false;
+        if (t || may_be_missing(p))
+            continue;
+        char shape[100];
+        struct tensor expected = expected_tensor(p);
+        tensor_shape_text(&expected, shape, sizeof shape);
+        return zf_fail(err, "%s: tensor %s of shape %s is missing", path, p->name, shape);
+    }
+    return true;
+}
+
+static void load_params(struct gpt *model, const struct safetensors *file, uint64_t seed,
+                        bool *head_is_new)
+{
+    const struct param_table *table = gpt_params(model);
+    struct staging s = staging_begin(model);
+    for (int i = 0; i < table->n_params; i++) {
+        const struct param *p = &table->params[i];
+        const struct tensor *t = find_tensor(file, p);
+        if (t)
+            load_param(&s, t, p);
+        else
+            init_param(&s, p, seed);
+        *head_is_new |= !t;
+    }
+    staging_end(&s);
+}
+
+bool gpt_load_weights(struct gpt *model, const char *directory, uint64_t seed, bool *head_is_new,
+                      struct zf_error *err)
+{
+    char *path = zf_format("%s/model.safetensors", directory);
+    char *index = zf_format("%s/model.safetensors.index.json", directory);
+    const char *chosen = !file_exists(path) && file_exists(index) ? index : path;
+    *head_is_new = false;
+    struct safetensors *file = safetensors_open(chosen, err);
+    bool ok =
+        file && check_names(file, model, err) && check_params(file, gpt_params(model), chosen, err);
+    if (ok)
+        load_params(model, file, seed, head_is_new);
+    safetensors_close(file);
+    free(path);
+    free(index);
+    return ok;
+}
+
+/* Saving. */
+
+static void declare_param(struct safetensors_writer *w, const struct param *p)
+{
+    struct tensor t = expected_tensor(p);
+    safetensors_write_declare(w, p->name, DTYPE_F32, t.n_dims, t.shape);
+}
+
+/* buffer: (STAGE_ELEMENTS) */
+static void save_param(const struct staging *s, struct safetensors_writer *w, const struct param *p,
+                       float *buffer)
+{
+    float *whole = p->transposed ? zf_malloc(p->n_elements * sizeof *whole) : NULL;
+    if (whole)
+        download(s, whole, p->offset, p->n_elements);
+    for (size_t at = 0; at < p->n_elements; at += STAGE_ELEMENTS) {
+        size_t n = p->n_elements - at < STAGE_ELEMENTS ? p->n_elements - at : STAGE_ELEMENTS;
+        if (whole)
+            transpose(buffer, whole, (size_t)p->rows, (size_t)p->cols, at, n);
+        else
+            download(s, buffer, p->offset + at, n);
+        safetensors_write_data(w, buffer, n * sizeof *buffer);
+    }
+    free(whole);
+}
+
+static bool save_weights(struct gpt *model, const char *path, struct zf_error *err)
+{
+    const struct param_table *table = gpt_params(model);
+    struct safetensors_writer *w = safetensors_write_begin(path, err);
+    if (!w)
+        return false;
+    safetensors_write_metadata(w, "format", "pt");
+    for (int i = 0; i < table->n_params; i++)
+        declare_param(w, &table->params[i]);
+    struct staging s = staging_begin(model);
+    float *buffer = zf_malloc(STAGE_ELEMENTS * sizeof *buffer);
+    for (int i = 0; i < table->n_params; i++)
+        save_param(&s, w, &table->params[i], buffer);
+    free(buffer);
+    staging_end(&s);
+    return safetensors_write_end(w, true, err);
+}
+
+bool gpt_save(struct gpt *model, const char *directory, const char *const *labels,
+              struct zf_error *err)
+{
+    char *path = zf_format("%s/model.safetensors", directory);
+    bool ok = save_weights(model, path, err) &&
+              gpt_config_save(gpt_get_config(model), directory, labels, err);
+    free(path);
+    return ok;
+}

@@ -1,0 +1,184 @@
+#include "offload/comm.h"
+
+#include "data/alloc.h"
+
+#include <limits.h>
+#include <mpi.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+struct comm {
+    bool alone; /* one rank, MPI not initialised */
+    int rank, size, local_rank, local_size;
+    MPI_Request *requests; /* reductions that were begun */
+    int n_requests, capacity;
+};
+
+/* Prints what failed where and ends all ranks. */
+#define check_mpi(call)                                                                            \
+    do {                                                                                           \
+        int code_ = call;                                                                          \
+        if (code_ != MPI_SUCCESS)                                                                  \
+            mpi_failed(code_, #call, __FILE__, __LINE__);                                          \
+    } while (0)
+
+static _Noreturn void mpi_failed(int code, const char *call, const char *file, int line)
+{
+    char text[MPI_MAX_ERROR_STRING] = "";
+    int n = 0;
+    MPI_Error_string(code, text, &n);
+    fprintf(stderr, "zf-train: %s:%d: %s failed: %s\n", file, line, call, text);
+    MPI_Abort(MPI_COMM_WORLD, 1);
+    exit(1);
+}
+
+/* Launchers announce themselves in the environment: Open MPI's and PRRTE's mpirun, Slurm's srun
+ * with PMIx or PMI2, Hydra. */
+static bool launched(void)
+{
+    static const char *const marks[] = {"OMPI_COMM_WORLD_SIZE", "PMIX_RANK", "PMI_RANK",
+                                        "PMI_SIZE"};
+    for (size_t i = 0; i < sizeof marks / sizeof *marks; i++)
+        if (getenv(marks[i]))
+            return true;
+    return false;
+}
+
+struct comm *comm_create_alone(void)
+{
+    struct comm *c = zf_malloc(sizeof *c);
+    *c = (struct comm){.alone = true, .size = 1, .local_size = 1};
+    return c;
+}
+
+struct comm *comm_create(void)
+{
+    struct comm *c = comm_create_alone();
+    if (!launched())
+        return c;
+    c->alone = false;
+    int provided;
+    MPI_Comm node;
+    check_mpi(MPI_Init_thread(NULL, NULL, MPI_THREAD_FUNNELED, &provided));
+    check_mpi(MPI_Comm_set_errhandler(MPI_COMM_WORLD, MPI_ERRORS_RETURN));
+    check_mpi(MPI_Comm_rank(MPI_COMM_WORLD, &c->rank));
+    check_mpi(MPI_Comm_size(MPI_COMM_WORLD, &c->size));
+    check_mpi(MPI_Comm_split_type(MPI_COMM_WORLD, MPI_COMM_TYPE_SHARED, 0, MPI_INFO_NULL, &node));
+    check_mpi(MPI_Comm_rank(node, &c->local_rank));
+    check_mpi(MPI_Comm_size(node, &c->local_size));
+    check_mpi(MPI_Comm_free(&node));
+    return c;
+}
+
+void comm_destroy(struct comm *c)
+{
+    if (!c->alone)
+        MPI_Finalize();
+    free(c->requests);
+    free(c);
+}
+
+int comm_rank(const struct comm *c)
+{
+    return c->rank;
+}
+
+int comm_size(const struct comm *c)
+{
+    return c->size;
+}
+
+int comm_local_rank(const struct comm *c)
+{
+    return c->local_rank;
+}
+
+int comm_local_size(const struct comm *c)
+{
+    return c->local_size;
+}
+
+/* MPI counts elements in an int. */
+static int piece(size_t n)
+{
+    const size_t largest = (size_t)1 << 28;
+    return (int)(n < largest ? n : largest);
+}
+
+void comm_all_reduce_f32(struct comm *c, float *data, size_t n)
+{
+    for (int k; c->size > 1 && n > 0; data += k, n -= (size_t)k) {
+        k = piece(n);
+        check_mpi(MPI_Allreduce(MPI_IN_PLACE, data, k, MPI_FLOAT, MPI_SUM, MPI_COMM_WORLD));
+    }
+}
+
+void comm_all_reduce_f64(struct comm *c, double *data, size_t n)
+{
+    for (int k; c->size > 1 && n > 0; data += k, n -= (size_t)k) {
+        k = piece(n);
+        check_mpi(MPI_Allreduce(MPI_IN_PLACE, data, k, MPI_DOUBLE, MPI_SUM, MPI_COMM_WORLD));
+    }
+}
+
+void comm_reduce_start(struct comm *c, const float *data, float *result, size_t n, int root)
+{
+    for (int k; n > 0; data += k, result += k, n -= (size_t)k) {
+        k = piece(n);
+        if (c->n_requests == c->capacity) {
+            c->capacity = c->capacity ? 2 * c->capacity : 64;
+            c->requests = zf_realloc(c->requests, sizeof *c->requests * (size_t)c->capacity);
+        }
+        check_mpi(MPI_Ireduce(data, result, k, MPI_FLOAT, MPI_SUM, root, MPI_COMM_WORLD,
+                              &c->requests[c->n_requests++]));
+    }
+}
+
+void comm_reduce_finish(struct comm *c)
+{
+    if (c->n_requests > 0)
+        check_mpi(MPI_Waitall(c->n_requests, c->requests, MPI_STATUSES_IGNORE));
+    c->n_requests = 0;
+}
+
+void comm_all_gather(struct comm *c, void *data, const size_t *offset)
+{
+    for (int r = 0; r < c->size && c->size > 1; r++)
+        comm_broadcast(c, (char *)data + offset[r], offset[r + 1] - offset[r], r);
+}
+
+void comm_broadcast(struct comm *c, void *data, size_t bytes, int root)
+{
+    char *at = data;
+    for (int k; c->size > 1 && bytes > 0; at += k, bytes -= (size_t)k) {
+        k = piece(bytes);
+        check_mpi(MPI_Bcast(at, k, MPI_BYTE, root, MPI_COMM_WORLD));
+    }
+}
+
+void comm_barrier(struct comm *c)
+{
+    if (c->size > 1)
+        check_mpi(MPI_Barrier(MPI_COMM_WORLD));
+}
+
+bool comm_all_ok(struct comm *c, bool ok, struct zf_error *err)
+{
+    if (c->size == 1)
+        return ok;
+    int failed = ok ? INT_MAX : c->rank;
+    check_mpi(MPI_Allreduce(MPI_IN_PLACE, &failed, 1, MPI_INT, MPI_MIN, MPI_COMM_WORLD));
+    if (failed == INT_MAX)
+        return true;
+    comm_broadcast(c, err->text, sizeof err->text, failed);
+    return false;
+}
+
+void comm_abort(struct comm *c, const struct zf_error *err)
+{
+    fprintf(stderr, "zf-train: %s\n", err->text);
+    if (!c->alone)
+        MPI_Abort(MPI_COMM_WORLD, 1);
+    exit(1);
+}

@@ -1,0 +1,351 @@
+/* Save and load: DIR/optimizer-RRRRR-of-RRRRR.safetensors, one file a rank. For each parameter,
+ * over the channels that the rank owns, of which metadata "<name>" tells the first: <name>.master,
+ * <name>.exp_avg, <name>.exp_avg_sq   (channels, cols) F32 <name>.step (channels) I32, AdamW
+ * updates <name>.place, <name>.target                    (channels) U8 <name>.window (channels,
+ * cols) F32, where channels defer and for the engine: "groups" (groups, GROUP_FIELDS) I32, "norms"
+ * (2, parameters) I64: the bits of doubles; metadata "engine" holds the counters, "settings" what
+ * must be the same to go on. */
+#include "offload/engine_internal.h"
+
+#include "data/alloc.h"
+#include "data/file.h"
+
+#include <dirent.h>
+#include <inttypes.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#define GROUP_FIELDS 7
+
+static const char *const STATE_NAMES[] = {"master", "exp_avg", "exp_avg_sq"};
+
+static char *settings(const struct engine *e)
+{
+    const struct engine_config *c = &e->config;
+    return zf_format("topk_ratio %g, update_interval %d, apply_lag %d, stagger %d, bf16 %d",
+                     c->topk_ratio, c->update_interval, c->apply_lag, c->stagger, c->bf16);
+}
+
+static char *shard_path(const char *directory, int rank, int ranks)
+{
+    return zf_format("%s/optimizer-%05d-of-%05d.safetensors", directory, rank + 1, ranks);
+}
+
+/* ---- save ---- */
+
+static void declare(struct safetensors_writer *w, const struct matrix *m, const char *what,
+                    enum dtype dtype, int n_dims)
+{
+    char *name = zf_format("%s.%s", m->param->name, what);
+    int64_t shape[2] = {m->n_owned, m->cols};
+    safetensors_write_declare(w, name, dtype, n_dims, shape);
+    free(name);
+}
+
+static void declare_matrix(struct safetensors_writer *w, const struct matrix *m)
+{
+    char *first = zf_format("%d", m->owned.first);
+    safetensors_write_metadata(w, m->param->name, first);
+    free(first);
+    for (int part = 0; part < 3; part++)
+        declare(w, m, STATE_NAMES[part], DTYPE_F32, 2);
+    declare(w, m, "step", DTYPE_I32, 1);
+    declare(w, m, "place", DTYPE_U8, 1);
+    declare(w, m, "target", DTYPE_U8, 1);
+    if (m->selectable)
+        declare(w, m, "window", DTYPE_F32, 2);
+}
+
+static void write_rows(struct engine *e, struct safetensors_writer *w, struct matrix *m, int part)
+{
+    struct device *d = e->device;
+    size_t bytes = sizeof(float) * (size_t)m->cols;
+    float *row_host = zf_malloc(bytes);
+    for (int row = 0; row < m->n_owned; row++) {
+        const float *from =
+            part < 3 ? channels_state(e, m, row, part) : m->window + (size_t)row * (size_t)m->cols;
+        d->copy(d->compute, row_host, from, bytes);
+        d->stream_wait(d->compute);
+        safetensors_write_data(w, row_host, bytes);
+    }
+    free(row_host);
+}
+
+static void write_matrix(struct engine *e, struct safetensors_writer *w, struct matrix *m)
+{
+    size_t first = m->first_channel + (size_t)m->owned.first, n = (size_t)m->n_owned;
+    for (int part = 0; part < 3; part++)
+        write_rows(e, w, m, part);
+    safetensors_write_data(w, m->host.updates, sizeof(uint32_t) * n);
+    safetensors_write_data(w, e->place + first, n);
+    safetensors_write_data(w, e->target + first, n);
+    if (m->selectable)
+        write_rows(e, w, m, 3);
+}
+
+static void write_engine(const struct engine *e, struct safetensors_writer *w)
+{
+    for (int j = 0; j < e->interval; j++) {
+        const struct group *g = &e->groups[j];
+        int32_t fields[GROUP_FIELDS] = {g->open_steps, g->oldest,           g->in_flight,
+                                        g->due,        g->oldest_in_flight, g->closing_steps,
+                                        g->has_leaving};
+        safetensors_write_data(w, fields, sizeof fields);
+    }
+    safetensors_write_data(w, e->important_norm, sizeof(double) * (size_t)e->n_matrices);
+    safetensors_write_data(w, e->deferred_norm, sizeof(double) * (size_t)e->n_matrices);
+}
+
+static void write_metadata(const struct engine *e, struct safetensors_writer *w)
+{
+    char *counters =
+        zf_format("%d %d %d %d %d %d %d", e->step, e->interval, e->lag, e->windows_began,
+                  e->selected, e->skipped_in_a_row, e->observed_steps);
+    char *same = settings(e);
+    safetensors_write_metadata(w, "engine", counters);
+    safetensors_write_metadata(w, "settings", same);
+    free(same);
+    free(counters);
+}
+
+/* Updates in flight finish first: what they changed is saved, and their arrival stays due. */
+static void wait_for_workers(struct engine *e)
+{
+    if (!e->workers)
+        return;
+    if (e->accumulate_ticket)
+        worker_pool_wait(e->workers, e->accumulate_ticket);
+    for (int j = 0; j < e->interval; j++)
+        if (e->groups[j].in_flight)
+            worker_pool_wait(e->workers, e->groups[j].ticket);
+}
+
+bool engine_save(struct engine *e, const char *directory, struct zf_error *err)
+{
+    char *path = shard_path(directory, comm_rank(e->comm), comm_size(e->comm));
+    struct safetensors_writer *w = safetensors_write_begin(path, err);
+    free(path);
+    wait_for_workers(e);
+    if (w) {
+        int64_t groups[2] = {e->interval, GROUP_FIELDS}, norms[2] = {2, e->n_matrices};
+        write_metadata(e, w);
+        for (int i = 0; i < e->n_matrices; i++)
+            declare_matrix(w, &e->matrices[i]);
+        safetensors_write_declare(w, "groups", DTYPE_I32, 2, groups);
+        safetensors_write_declare(w, "norms", DTYPE_I64, 2, norms);
+        for (int i = 0; i < e->n_matrices; i++)
+            write_matrix(e, w, &e->matrices[i]);
+        write_engine(e, w);
+    }
+    bool ok = w && safetensors_write_end(w, true, err);
+    return comm_all_ok(e->comm, ok, err);
+}
+
+/* ---- load ---- */
+
+/* How many ranks wrote this checkpoint; 0 where there is none. */
+static int count_shards(const char *directory)
+{
+    int ranks = 0;
+    DIR *d = opendir(directory);
+    for (struct dirent *entry; d && (entry = readdir(d));) {
+        int of = 0;
+        if (sscanf(entry->d_name, "optimizer-00001-of-%5d.safetensors", &of) == 1)
+            ranks = of;
+    }
+    if (d)
+        closedir(d);
+    return ranks;
+}
+
+/* A tensor of a matrix that holds at least the piece's channels, or a fault. */
+static const struct tensor *piece_of(const struct safetensors *s, const struct matrix *m,
+                                     const char *what, enum dtype dtype, size_t cols, size_t rows,
+                                     const char *path, struct zf_error *err)
+{
+    char *name = zf_format("%s.%s", m->param->name, what);
+    const struct tensor *t = safetensors_find(s, name);
+    if (!t || t->dtype != dtype || t->n_elements != rows * cols) {
+        zf_fail(err, "%s: %s is %s, but %zu elements of %s are expected", path, name,
+                t ? "of another size or type" : "absent", rows * cols, dtype_name(dtype));
+        t = NULL;
+    }
+    free(name);
+    return t;
+}
+
+/* A shard's range of a matrix's channels. */
+struct piece {
+    const struct safetensors *shard;
+    const char *path;
+    int first, n;
+};
+
+static bool find_piece(struct piece *p, const struct matrix *m, struct zf_error *err)
+{
+    const char *first = safetensors_metadata(p->shard, m->param->name);
+    char *name = zf_format("%s.step", m->param->name);
+    const struct tensor *t = safetensors_find(p->shard, name);
+    free(name);
+    p->first = first ? atoi(first) : -1;
+    p->n = t && t->n_elements <= (size_t)m->param->rows ? (int)t->n_elements : -1;
+    return (p->first >= 0 && p->n >= 0 && p->first + p->n <= m->param->rows) ||
+           zf_fail(err, "%s: its channels of %s are not a range of the model's %d", p->path,
+                   m->param->name, m->param->rows);
+}
+
+static bool load_flags(struct engine *e, struct matrix *m, const struct piece *p,
+                       struct zf_error *err)
+{
+    size_t first = m->first_channel + (size_t)p->first, n = (size_t)p->n;
+    const struct tensor *place = piece_of(p->shard, m, "place", DTYPE_U8, 1, n, p->path, err);
+    const struct tensor *t =
+        place ? piece_of(p->shard, m, "target", DTYPE_U8, 1, n, p->path, err) : NULL;
+    if (!t)
+        return false;
+    memcpy(e->place + first, place->data, n);
+    memcpy(e->target + first, t->data, n);
+    return true;
+}
+
+/* Rows of one tensor that this rank owns, to where each channel's state lies. part 3: the window.
+ */
+static bool load_part(struct engine *e, struct matrix *m, const struct piece *p, int part,
+                      struct zf_error *err)
+{
+    struct device *d = e->device;
+    size_t cols = (size_t)m->cols;
+    const struct tensor *t = piece_of(p->shard, m, part < 3 ? STATE_NAMES[part] : "window",
+                                      DTYPE_F32, cols, (size_t)p->n, p->path, err);
+    bool ok = t != NULL;
+    float *row_host = zf_malloc(sizeof(float) * cols);
+    for (int row = 0; ok && row < m->n_owned; row++) {
+        int at = m->owned.first + row - p->first;
+        if (at < 0 || at >= p->n)
+            continue;
+        float *to = part < 3 ? channels_state(e, m, row, part) : m->window + (size_t)row * cols;
+        ok = tensor_read_f32(t, row_host, (size_t)at * cols, cols, err);
+        d->copy(d->compute, to, row_host, sizeof(float) * cols);
+        d->stream_wait(d->compute);
+    }
+    free(row_host);
+    return ok;
+}
+
+static bool load_counts(struct matrix *m, const struct piece *p, struct zf_error *err)
+{
+    const struct tensor *t =
+        piece_of(p->shard, m, "step", DTYPE_I32, 1, (size_t)p->n, p->path, err);
+    for (int row = 0; t && row < m->n_owned; row++) {
+        int at = m->owned.first + row - p->first;
+        if (at >= 0 && at < p->n)
+            memcpy(&m->host.updates[row], (const char *)t->data + sizeof(uint32_t) * (size_t)at,
+                   sizeof(uint32_t));
+    }
+    return t != NULL;
+}
+
+static bool load_state(struct engine *e, struct matrix *m, const struct piece *p,
+                       struct zf_error *err)
+{
+    bool ok = load_counts(m, p, err);
+    for (int part = 0; ok && part < (m->selectable ? 4 : 3); part++)
+        ok = load_part(e, m, p, part, err);
+    return ok;
+}
+
+static bool load_groups(struct engine *e, const struct piece *p, struct zf_error *err)
+{
+    const struct tensor *t = safetensors_find(p->shard, "groups");
+    const struct tensor *norms = safetensors_find(p->shard, "norms");
+    size_t n = (size_t)e->n_matrices;
+    if (!t || t->dtype != DTYPE_I32 || t->n_elements != (size_t)e->interval * GROUP_FIELDS ||
+        !norms || norms->dtype != DTYPE_I64 || norms->n_elements != 2 * n)
+        return zf_fail(err, "%s: \"groups\" or \"norms\" is absent or of another size", p->path);
+    for (int j = 0; j < e->interval; j++) {
+        int32_t f[GROUP_FIELDS];
+        memcpy(f, (const char *)t->data + sizeof f * (size_t)j, sizeof f);
+        e->groups[j] = (struct group){.engine = e,
+                                      .index = j,
+                                      .open_steps = f[0],
+                                      .oldest = f[1],
+                                      .in_flight = f[2],
+                                      .due = f[3],
+                                      .oldest_in_flight = f[4],
+                                      .closing_steps = f[5],
+                                      .has_leaving = f[6]};
+    }
+    memcpy(e->important_norm, norms->data, sizeof(double) * n);
+    memcpy(e->deferred_norm, (const char *)norms->data + sizeof(double) * n, sizeof(double) * n);
+    return true;
+}
+
+static bool load_counters(struct engine *e, const struct piece *p, struct zf_error *err)
+{
+    const char *counters = safetensors_metadata(p->shard, "engine");
+    const char *theirs = safetensors_metadata(p->shard, "settings");
+    char *ours = settings(e);
+    int selected = 0;
+    bool ok =
+        (counters && theirs &&
+         sscanf(counters, "%d %d %d %d %d %d %d", &e->step, &e->interval, &e->lag,
+                &e->windows_began, &selected, &e->skipped_in_a_row, &e->observed_steps) == 7 &&
+         e->interval >= 1 && e->interval <= ENGINE_MAX_INTERVAL) ||
+        zf_fail(err, "%s: its metadata has no \"engine\" and \"settings\"", p->path);
+    if (ok && strcmp(ours, theirs) != 0)
+        ok =
+            zf_fail(err,
+                    "%s: this checkpoint was made with %s, but this run has %s, so it could not go "
+                    "on exactly",
+                    p->path, theirs, ours);
+    e->selected = selected;
+    free(ours);
+    return ok && load_groups(e, p, err);
+}
+
+/* One shard: flags of all its channels (pass 0), then state of those that this rank owns. */
+static bool load_shard(struct engine *e, const char *path, int pass, struct zf_error *err)
+{
+    struct safetensors *s = safetensors_open(path, err);
+    struct piece p = {.shard = s, .path = path};
+    bool ok = s != NULL && (pass > 0 || load_counters(e, &p, err));
+    for (int i = 0; ok && i < e->n_matrices; i++) {
+        struct matrix *m = &e->matrices[i];
+        ok = find_piece(&p, m, err) &&
+             (pass == 0 ? load_flags(e, m, &p, err) : load_state(e, m, &p, err));
+    }
+    if (s)
+        safetensors_close(s);
+    return ok;
+}
+
+static bool load_all(struct engine *e, const char *directory, struct zf_error *err)
+{
+    int ranks = count_shards(directory);
+    if (ranks == 0)
+        return zf_fail(err, "%s: there is no optimizer-00001-of-*.safetensors", directory);
+    for (int pass = 0; pass < 2; pass++) {
+        for (int r = 0; r < ranks; r++) {
+            char *path = shard_path(directory, r, ranks);
+            bool ok = load_shard(e, path, pass, err);
+            free(path);
+            if (!ok)
+                return false;
+        }
+        for (int i = 0; pass == 0 && i < e->n_matrices; i++)
+            channels_adopt(e, &e->matrices[i]);
+    }
+    return true;
+}
+
+bool engine_load(struct engine *e, const char *directory, struct zf_error *err)
+{
+    struct device *d = e->device;
+    bool ok = load_all(e, directory, err);
+    if (ok) {
+        d->copy(d->compute, e->place_device, e->place, e->n_channels);
+        windows_restore_exchange(e);
+    }
+    return comm_all_ok(e->comm, ok, err);
+}

@@ -1,0 +1,69 @@
+/* AdamW over host memory, in one pass, with the gradient and the new parameter in the same place.
+ *
+ * The state of a matrix is fp32 master values and moments. The exchange buffer holds, on entry,
+ * each channel's mean gradient and, on exit, its new parameter, in the same bytes, as bf16 or fp32.
+ * A channel (row) that is flagged as important has its state elsewhere: nothing of it is read or
+ * written here, its exchange bytes included. Each channel counts its own updates, since channels
+ * move between device and host, and its count drives its bias correction.
+ *
+ * Bytes moved per parameter: 12 read and 12 written of state, 2 + 2 (bf16) or 4 + 4 (fp32) of
+ * exchange: 28 or 32. The arithmetic hides behind them; the limit is the memory's bandwidth.
+ *
+ * There is one result: whichever instruction set computes it, however rows are cut into ranges and
+ * given to threads, the bits are the same. Every product that is added to something is a fused
+ * multiply-add, square roots and quotients are IEEE's, so no compiler is free to differ. */
+#ifndef ZF_OFFLOAD_HOST_ADAM_H
+#define ZF_OFFLOAD_HOST_ADAM_H
+
+#include "data/safetensors.h"
+#include "model/ops.h"
+
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+
+/* The instruction sets, worst first. */
+enum host_adam_path { HOST_ADAM_PORTABLE, HOST_ADAM_AVX2, HOST_ADAM_AVX512, HOST_ADAM_N_PATHS };
+
+bool host_adam_path_runs(enum host_adam_path path); /* on this machine */
+const char *host_adam_path_name(enum host_adam_path path);
+enum host_adam_path host_adam_best_path(void);
+
+/* The channels of one matrix. All arrays are borrowed and do not overlap. */
+struct host_adam_matrix {
+    size_t rows, cols;
+    float *master, *m, *v;          /* (rows, cols) */
+    void *exchange;                 /* (rows, cols) of exchange_dtype; gradient in, parameter out */
+    enum dtype exchange_dtype;      /* DTYPE_BF16 or DTYPE_F32 */
+    uint32_t *updates;              /* (rows) AdamW updates that each row has had */
+    const unsigned char *important; /* (rows) 1: leave the row alone; or NULL: none is */
+};
+
+/* The rule with correction1 and correction2 of a channel's update number `update`, from 1:
+ * 1 - beta^update, in double precision. Whoever updates channels elsewhere uses the same. */
+struct adamw host_adam_rule_at(const struct adamw *rule, uint32_t update);
+
+/* One AdamW update (model/ops.h has the formula) of rows [row0, row1) that are not important, and
+ * one more in their counts. The rule's own corrections are not used. bf16 parameters are rounded to
+ * nearest, ties to even; a NaN stays one. */
+void host_adam_update(enum host_adam_path path, const struct host_adam_matrix *matrix, size_t row0,
+                      size_t row1, const struct adamw *rule, float gradient_scale);
+
+/* An update of a whole matrix as work for worker threads (offload/worker.h): chunk i of n_chunks
+ * is an n_chunks-th of the rows. */
+struct host_adam_job {
+    struct host_adam_matrix matrix;
+    struct adamw rule;
+    float gradient_scale;
+    enum host_adam_path path;
+    int n_chunks;
+};
+
+/* How many chunks suit a matrix: a function of its shape alone. */
+int host_adam_chunks(size_t rows, size_t cols);
+void host_adam_run_chunk(void *job, int chunk);
+/* Zeroes the chunk's state, exchange and counts, so that its pages lie with the worker that will
+ * update it. */
+void host_adam_zero_chunk(void *job, int chunk);
+
+#endif

@@ -1,0 +1,36 @@
+/* The inner loops of host AdamW, one for each instruction set and exchange dtype; private to
+ * offload/host_adam*.c. */
+#ifndef ZF_OFFLOAD_HOST_ADAM_KERNELS_H
+#define ZF_OFFLOAD_HOST_ADAM_KERNELS_H
+
+#include <stddef.h>
+
+/* An update's constants. In this order, for each element, with x the exchanged gradient:
+ *   g = l2 p + (gradient_scale x);   m = beta1 m + (rest1 g);   v = beta2 v + (rest2 g g)
+ *   p = decay p - step (m / (sqrt(v) inverse_root2 + eps)) */
+struct adam_constants {
+    float gradient_scale;
+    float beta1, rest1; /* rest = 1 - beta */
+    float beta2, rest2;
+    float decay;         /* 1 - lr weight_decay, or 1 with L2 */
+    float l2;            /* weight_decay with L2, or 0 */
+    float step;          /* lr / correction1 */
+    float inverse_root2; /* 1 / sqrt(correction2) */
+    float eps;
+};
+
+/* Updates n elements: consecutive rows with the same constants. The vector kernels take multiples
+ * of ADAM_VECTOR; the portable one any n. */
+typedef void adam_kernel(float *master, float *m, float *v, void *exchange, size_t n,
+                         const struct adam_constants *c);
+
+#define ADAM_VECTOR 16
+/* How many elements ahead of its use a cache line is asked for. */
+#define ADAM_AHEAD 512
+
+adam_kernel adam_portable_bf16, adam_portable_f32;
+#ifdef __x86_64__
+adam_kernel adam_avx2_bf16, adam_avx2_f32, adam_avx512_bf16, adam_avx512_f32;
+#endif
+
+#endif

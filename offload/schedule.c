@@ -1,0 +1,18 @@
+#include "offload/schedule.h"
+
+struct range schedule_owned(int matrix, int rows, int ranks, int rank)
+{
+    int r = rows < ranks ? (rank + matrix) % ranks : rank;
+    return (struct range){(int)((long)rows * r / ranks), (int)((long)rows * (r + 1) / ranks)};
+}
+
+int schedule_first_of_group(int matrix, int from, int group, int interval)
+{
+    int group_of_from = (int)(((long)from + matrix) % interval);
+    return from + (group - group_of_from + interval) % interval;
+}
+
+bool schedule_closes(int group, int elapsed, int interval, bool stagger)
+{
+    return elapsed % interval == (stagger ? group : interval - 1);
+}

@@ -1,0 +1,45 @@
+#!/usr/bin/env bash
+# Fine-tunes a GPT on a GLUE task, from nothing: installs what is missing, builds, trains, evaluates.
+#
+#   bash scripts/finetune_gpt_glue.sh
+#       A small GPT from random initialisation on the bundled synthetic sample: a minute or two.
+#   TASK=CoLA GLUE_DIR=~/glue MODEL_DIR=~/gpt2 NPROC=2 bash scripts/finetune_gpt_glue.sh
+#       The real thing. Further arguments go to zf-train: ... finetune_gpt_glue.sh --learning_rate 3e-5
+#
+#   TASK        GLUE task: CoLA, SST-2, MRPC, STS-B, QQP, MNLI, QNLI, RTE, WNLI
+#   GLUE_DIR    folder that holds the tasks' folders (scripts/download_glue.sh makes one)
+#   MODEL_DIR   folder with config.json, model.safetensors and a tokenizer (scripts/download_gpt2.sh)
+#   OUTPUT_DIR  where results go (default: output/<task>)
+#   CONFIG      configuration file (default: configs/sample.json, or configs/adamw.json with TASK)
+#   NPROC       ranks to start with mpirun (default 1)
+set -euo pipefail
+root=$(cd "$(dirname "${BASH_SOURCE[0]}")/.." && pwd)
+
+fail() {
+    echo "finetune_gpt_glue.sh: $1" >&2
+    exit 1
+}
+
+bash "$root/scripts/setup.sh"
+bash "$root/scripts/build.sh" "$root/build"
+
+if [ -z "${TASK:-}${GLUE_DIR:-}${MODEL_DIR:-}" ]; then
+    options=(--config "${CONFIG:-$root/configs/sample.json}" --data_dir "$root/data/sample"
+        --tokenizer_name "$root/data/sample/tokenizer" --output_dir "${OUTPUT_DIR:-$root/output/sample}"
+        --overwrite_output_dir)
+else
+    [ -n "${TASK:-}" ] || fail "TASK is not set: name a GLUE task, such as TASK=CoLA"
+    [ -n "${GLUE_DIR:-}" ] || fail "GLUE_DIR is not set: name the folder that scripts/download_glue.sh made"
+    [ -n "${MODEL_DIR:-}" ] || fail "MODEL_DIR is not set: name the folder that scripts/download_gpt2.sh made"
+    options=(--config "${CONFIG:-$root/configs/adamw.json}" --task_name "$TASK" --data_dir "$GLUE_DIR"
+        --model_name_or_path "$MODEL_DIR" --output_dir "${OUTPUT_DIR:-$root/output/$TASK}")
+fi
+
+launcher=()
+if [ "${NPROC:-1}" -gt 1 ]; then
+    launcher=(mpirun -n "$NPROC" --oversubscribe --bind-to none)
+    if [ "$(id -u)" -eq 0 ]; then # Open MPI asks root to confirm
+        export OMPI_ALLOW_RUN_AS_ROOT=1 OMPI_ALLOW_RUN_AS_ROOT_CONFIRM=1
+    fi
+fi
+exec "${launcher[@]}" "$root/build/zf-train" "${options[@]}" "$@"

@@ -1,0 +1,51 @@
+#!/usr/bin/env bash
+# Installs what zf-train is built and tested with, on Debian and Ubuntu. Says what it installs; does
+# nothing where all is there.
+#
+#   bash scripts/setup.sh           what building and running need
+#   bash scripts/setup.sh --tests   and what the tests need
+set -euo pipefail
+
+packages=(gcc g++ cmake ninja-build pkg-config libopenmpi-dev openmpi-bin libopenblas-openmp-dev
+    libjansson-dev libpcre2-dev libsentencepiece-dev)
+case "${1:-}" in
+"") ;;
+--tests) packages+=(libcmocka-dev clang libclang-rt-dev libomp-dev valgrind curl unzip zip python3) ;;
+*)
+    echo "setup.sh: unknown argument '$1': the only one is --tests" >&2
+    exit 1
+    ;;
+esac
+
+if ! command -v dpkg-query >/dev/null || ! command -v apt-get >/dev/null; then
+    echo "setup.sh: this machine has no apt; please install by its own means: ${packages[*]}" >&2
+    exit 1
+fi
+
+installed() {
+    [ "$(dpkg-query -W -f '${db:Status-Status}' "$1" 2>/dev/null)" = installed ]
+}
+
+missing=()
+for package in "${packages[@]}"; do
+    installed "$package" || missing+=("$package")
+done
+[ ${#missing[@]} -eq 0 ] && exit 0
+
+as_root=()
+if [ "$(id -u)" -ne 0 ]; then
+    if ! command -v sudo >/dev/null; then
+        echo "setup.sh: these packages are missing and neither root nor sudo is at hand: ${missing[*]}" >&2
+        exit 1
+    fi
+    as_root=(sudo)
+fi
+echo "setup.sh: installing ${missing[*]}"
+log=$(mktemp)
+trap 'rm -f "$log"' EXIT
+export DEBIAN_FRONTEND=noninteractive
+if ! { "${as_root[@]}" apt-get update -q && "${as_root[@]}" apt-get install -y -q --no-install-recommends "${missing[@]}"; } >"$log" 2>&1; then
+    tail -n 20 "$log" >&2
+    echo "setup.sh: apt could not install ${missing[*]}; its last lines stand above" >&2
+    exit 1
+fi

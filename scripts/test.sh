@@ -1,0 +1,37 @@
+#!/usr/bin/env bash
+# Builds everything twice, optimised and with AddressSanitizer and UBSan, and runs all tests in both;
+# then lets each fuzzer run for a few seconds. Ends with a line of totals.
+#
+#   bash scripts/test.sh              everything
+#   FUZZ_SECONDS=60 bash scripts/test.sh
+set -euo pipefail
+cd "$(dirname "${BASH_SOURCE[0]}")/.."
+bash scripts/setup.sh --tests
+if [ "$(id -u)" -eq 0 ]; then # Open MPI asks root to confirm
+    export OMPI_ALLOW_RUN_AS_ROOT=1 OMPI_ALLOW_RUN_AS_ROOT_CONFIRM=1
+fi
+export OMPI_MCA_rmaps_base_oversubscribe=1 # more ranks than cores are fine in tests
+
+echo "== optimised"
+bash scripts/build.sh build
+ctest --test-dir build --output-on-failure -j1
+
+echo "== AddressSanitizer and UndefinedBehaviorSanitizer"
+bash scripts/build.sh build-asan -DZF_SANITIZE=address,undefined
+# Libraries' own one-time allocations are no leaks of ours: tests/lsan.supp names them.
+export LSAN_OPTIONS=suppressions=$PWD/tests/lsan.supp:print_suppressions=0
+ctest --test-dir build-asan --output-on-failure -j1
+
+echo "== fuzzers, ${FUZZ_SECONDS:=5} seconds each"
+CC=clang CXX=clang++ bash scripts/build.sh build-fuzz -DZF_FUZZ=ON
+for fuzzer in build-fuzz/fuzz/fuzz_*; do
+    corpus=$(mktemp -d)
+    if ! "$fuzzer" -max_total_time="$FUZZ_SECONDS" -rss_limit_mb=4096 -artifact_prefix=build-fuzz/ "$corpus" >"$corpus.log" 2>&1; then
+        tail -n 40 "$corpus.log"
+        echo "test.sh: $(basename "$fuzzer") found a fault; its input lies in build-fuzz/" >&2
+        exit 1
+    fi
+    echo "$(basename "$fuzzer"): $(grep -o 'Done [0-9]* runs' "$corpus.log")"
+    rm -rf "$corpus" "$corpus.log"
+done
+echo "all tests passed"

@@ -1,0 +1,355 @@
+/* The whole model's gradients, dropout on: against finite differences, and independent of how a
+ * step is cut into micro-batches; and the hooks around them. */
+#include "tests/testing.h"
+
+#include "data/alloc.h"
+#include "data/rng.h"
+#include "model/gpt.h"
+
+#include <math.h>
+
+#define N_SEQS     6
+#define VOCAB      40
+#define POSITIONS  20
+#define MAX_TOKENS (N_SEQS * POSITIONS)
+#define SEED       5
+#define STEP       9
+
+static const int lengths[N_SEQS] = {5, 1, 20, 9, 3, 14};
+
+static uint32_t draw(uint32_t i)
+{
+    return philox4x32((struct philox){{i}}, 77, 0).v[0];
+}
+
+struct example {
+    int tokens[MAX_TOKENS], position[MAX_TOKENS], seq_start[N_SEQS + 1], targets[MAX_TOKENS];
+    uint32_t token_seq[MAX_TOKENS];
+    float scores[N_SEQS];
+    struct batch batch;
+};
+
+/* Sequences first..first+count of a step of N_SEQS. */
+static void make_example(struct example *e, enum gpt_head head, int first, int count)
+{
+    int n = 0;
+    e->seq_start[0] = 0;
+    for (int i = 0; i < count; i++) {
+        int number = first + i, length = lengths[number];
+        for (int t = 0; t < length; t++, n++) {
+            uint32_t key = (uint32_t)(number * POSITIONS + t);
+            e->tokens[n] = (int)(draw(key) % VOCAB);
+            e->position[n] = t;
+            e->token_seq[n] = (uint32_t)number;
+            if (head == GPT_HEAD_LM)
+                e->targets[n] = t + 1 < length ? (int)(draw(key + 1) % VOCAB) : TARGET_IGNORE;
+        }
+        e->seq_start[i + 1] = n;
+        e->scores[i] = (float)number / 2;
+        if (head == GPT_HEAD_CLASSIFY)
+            e->targets[i] = number % 3;
+    }
+    e->batch = (struct batch){.n_tokens = n,
+                              .n_seqs = count,
+                              .tokens = e->tokens,
+                              .position = e->position,
+                              .seq_start = e->seq_start,
+                              .token_seq = e->token_seq,
+                              .targets = head == GPT_HEAD_REGRESS ? NULL : e->targets,
+                              .scores = head == GPT_HEAD_REGRESS ? e->scores : NULL};
+}
+
+static struct gpt *make_model(enum gpt_head head, float dropout)
+{
+    struct gpt_config c;
+    struct zf_error err;
+    assert_works(gpt_config_preset(&c, "gpt", &err), err);
+    c.vocab_size = VOCAB;
+    c.n_positions = POSITIONS;
+    c.n_embd = 24;
+    c.n_inner = 56;
+    c.initializer_range = 0.3f;
+    c.embd_pdrop = c.attn_pdrop = c.resid_pdrop = dropout;
+    c.head = head;
+    c.num_labels = head == GPT_HEAD_REGRESS ? 1 : 3;
+    struct gpt *model = gpt_create(device_cpu(0), &c, MAX_TOKENS, N_SEQS);
+    gpt_init_weights(model, 3);
+    return model;
+}
+
+static void clear_gradients(struct gpt *model)
+{
+    memset(gpt_grad_data(model), 0, gpt_params(model)->n_elements * sizeof(float));
+}
+
+/* Adds step * direction to a parameter. On the CPU device its memory is ours. */
+static void move(struct gpt *model, const struct param *p, const float *direction, float step)
+{
+    float *w = (float *)gpt_param_data(model) + p->offset;
+    for (size_t i = 0; i < p->n_elements; i++)
+        w[i] += step * direction[i];
+}
+
+static double train(struct gpt *model, const struct batch *batch)
+{
+    return gpt_train(model, batch, 1, SEED, STEP, true, NULL);
+}
+
+/* Along `direction` (unit length): the loss's slope by central differences and by the gradient. */
+static double slope_error(struct gpt *model, const struct batch *batch, const struct param *p,
+                          const float *gradient, const float *direction, float step)
+{
+    double expected = 0;
+    float *saved = zf_malloc(p->n_elements * sizeof *saved);
+    float *w = (float *)gpt_param_data(model) + p->offset;
+    memcpy(saved, w, p->n_elements * sizeof *saved);
+    for (size_t i = 0; i < p->n_elements; i++)
+        expected += (double)gradient[i] * (double)direction[i];
+    move(model, p, direction, step);
+    double above = train(model, batch);
+    memcpy(w, saved, p->n_elements * sizeof *saved);
+    move(model, p, direction, -step);
+    double below = train(model, batch);
+    memcpy(w, saved, p->n_elements * sizeof *saved);
+    free(saved);
+    return fabs((above - below) / (2 * (double)step) - expected);
+}
+
+static void normalise(float *x, size_t n)
+{
+    double sum = 0;
+    for (size_t i = 0; i < n; i++)
+        sum += (double)x[i] * (double)x[i];
+    for (size_t i = 0; i < n; i++)
+        x[i] = sum > 0 ? (float)((double)x[i] / sqrt(sum)) : 0;
+}
+
+/* Along the gradient itself, and along a random direction; errors relative to the gradient's norm
+ * are of the order of the step's square and of the losses' rounding over the step. */
+static double check_parameter(struct gpt *model, const struct batch *batch, const struct param *p,
+                              const float *gradient)
+{
+    double norm = 0, worst = 0;
+    float *direction = zf_malloc(p->n_elements * sizeof *direction);
+    memcpy(direction, gradient, p->n_elements * sizeof *direction);
+    for (size_t i = 0; i < p->n_elements; i++)
+        norm += (double)gradient[i] * (double)gradient[i];
+    norm = sqrt(norm);
+    for (int way = 0; way < 2; way++) {
+        normalise(direction, p->n_elements);
+        float step = (float)fmin(5e-3, 0.02 / norm);
+        double error = slope_error(model, batch, p, gradient, direction, step) / norm;
+        if (!(error < 5e-3))
+            fail_msg("%s: the slope along %s is off by %.3g of the gradient's norm %.3g", p->name,
+                     way ? "a random direction" : "the gradient", error, norm);
+        worst = fmax(worst, error);
+        for (size_t i = 0; i < p->n_elements; i++)
+            direction[i] = philox_uniform(draw((uint32_t)i)) - 0.5f;
+    }
+    free(direction);
+    return worst;
+}
+
+static void differences_agree(enum gpt_head head, const char *title)
+{
+    struct gpt *model = make_model(head, 0.2f);
+    const struct param_table *table = gpt_params(model);
+    struct example *e = zf_malloc(sizeof *e);
+    double worst = 0;
+    make_example(e, head, 0, N_SEQS);
+    float *gradients = zf_malloc(table->n_elements * sizeof *gradients);
+    train(model, &e->batch);
+    memcpy(gradients, gpt_grad_data(model), table->n_elements * sizeof *gradients);
+    for (int i = 0; i < table->n_params; i++) {
+        const struct param *p = &table->params[i];
+        worst = fmax(worst, check_parameter(model, &e->batch, p, gradients + p->offset));
+    }
+    print_message("%s: slopes differ by at most %.1e of a gradient's norm\n", title, worst);
+    free(gradients);
+    free(e);
+    gpt_destroy(model);
+}
+
+static void classifier_agrees_with_differences(void **state)
+{
+    (void)state;
+    differences_agree(GPT_HEAD_CLASSIFY, "classification");
+}
+
+static void regression_agrees_with_differences(void **state)
+{
+    (void)state;
+    differences_agree(GPT_HEAD_REGRESS, "regression");
+}
+
+static void language_model_agrees_with_differences(void **state)
+{
+    (void)state;
+    differences_agree(GPT_HEAD_LM, "language modelling");
+}
+
+/* One batch of six sequences, and the same as 3 + 3 and 1 + 5 with an empty one between. */
+static void cut_is_independent(enum gpt_head head)
+{
+    static const int cuts[2][3] = {{3, 3, 0}, {1, 0, 5}};
+    struct gpt *model = make_model(head, 0.3f);
+    size_t n = gpt_params(model)->n_elements;
+    struct example *e = zf_malloc(sizeof *e);
+    float *whole = zf_malloc(n * sizeof *whole);
+    make_example(e, head, 0, N_SEQS);
+    double loss = train(model, &e->batch);
+    memcpy(whole, gpt_grad_data(model), n * sizeof *whole);
+    for (int c = 0; c < 2; c++) {
+        double sum = 0, difference = 0, size = 0;
+        clear_gradients(model);
+        for (int i = 0, first = 0; i < 3; first += cuts[c][i++]) {
+            make_example(e, head, first, cuts[c][i]);
+            sum += train(model, &e->batch);
+        }
+        for (size_t i = 0; i < n; i++) {
+            double d = (double)gpt_grad_data(model)[i] - (double)whole[i];
+            difference += d * d;
+            size += (double)whole[i] * (double)whole[i];
+        }
+        assert_true(fabs(sum - loss) < 1e-5 * loss);
+        assert_true(sqrt(difference / size) < 1e-5);
+    }
+    free(whole);
+    free(e);
+    gpt_destroy(model);
+}
+
+static void cut_into_micro_batches_does_not_matter(void **state)
+{
+    (void)state;
+    cut_is_independent(GPT_HEAD_CLASSIFY);
+    cut_is_independent(GPT_HEAD_REGRESS);
+    cut_is_independent(GPT_HEAD_LM);
+}
+
+/* Another step, seed or sequence number draws other masks; evaluation draws none. */
+static void dropout_depends_on_seed_and_step(void **state)
+{
+    (void)state;
+    struct gpt *model = make_model(GPT_HEAD_CLASSIFY, 0.3f);
+    struct gpt *plain = make_model(GPT_HEAD_CLASSIFY, 0);
+    struct example *e = zf_malloc(sizeof *e);
+    make_example(e, GPT_HEAD_CLASSIFY, 0, N_SEQS);
+    double loss = train(model, &e->batch);
+    assert_true(train(model, &e->batch) == loss);
+    assert_true(gpt_train(model, &e->batch, 1, SEED, STEP + 1, true, NULL) != loss);
+    assert_true(gpt_train(model, &e->batch, 1, SEED + 1, STEP, true, NULL) != loss);
+    assert_true(gpt_evaluate(model, &e->batch, NULL) != loss);
+    assert_true(gpt_evaluate(model, &e->batch, NULL) == gpt_evaluate(plain, &e->batch, NULL));
+    assert_true(gpt_evaluate(model, &e->batch, NULL) == train(plain, &e->batch));
+    for (int i = 0; i < e->batch.n_tokens; i++)
+        e->token_seq[i] += N_SEQS;
+    assert_true(train(model, &e->batch) != loss);
+    free(e);
+    gpt_destroy(model);
+    gpt_destroy(plain);
+}
+
+/* Hooks. */
+
+struct calls {
+    struct gpt *model;
+    int layers[16];
+    int n;
+    double norms[16]; /* of the layer's gradient when it was reported */
+};
+
+static double layer_norm_of(struct gpt *model, int layer)
+{
+    double sum = 0;
+    for (int i = 0; i < gpt_params(model)->n_params; i++) {
+        const struct param *p = &gpt_params(model)->params[i];
+        for (size_t j = 0; p->layer == layer && j < p->n_elements; j++)
+            sum += pow((double)gpt_grad_data(model)[p->offset + j], 2);
+    }
+    return sum;
+}
+
+static void note_needed(void *context, int layer)
+{
+    struct calls *c = context;
+    c->layers[c->n++] = layer;
+}
+
+static void note_ready(void *context, int layer)
+{
+    struct calls *c = context;
+    c->norms[c->n] = layer_norm_of(c->model, layer);
+    c->layers[c->n++] = layer;
+}
+
+static void check_calls(enum gpt_head head, int count)
+{
+    static const int order[] = {0, 1, 2, 3, 3, 2, 1, 0};
+    struct gpt *model = make_model(head, 0.1f);
+    struct example *e = zf_malloc(sizeof *e);
+    struct calls calls = {.model = model};
+    struct gpt_hooks hooks = {&calls, note_needed, note_ready};
+    assert_int_equal(gpt_params(model)->n_layers, 4);
+    make_example(e, head, 0, N_SEQS);
+    gpt_train(model, &e->batch, 1, SEED, STEP, false, &hooks);
+    assert_int_equal(calls.n, 4); /* no gradient is ready before the last micro-batch */
+    calls.n = 0;
+    make_example(e, head, 0, count);
+    double loss = gpt_train(model, &e->batch, 1, SEED, STEP, true, &hooks);
+    assert_true(count > 0 ? loss > 0 : loss == 0);
+    assert_int_equal(calls.n, 8);
+    assert_memory_equal(calls.layers, order, sizeof order);
+    for (int i = 4; i < 8; i++) {
+        assert_true(calls.norms[i] > 0);
+        assert_true(calls.norms[i] == layer_norm_of(model, order[i]));
+    }
+    free(e);
+    gpt_destroy(model);
+}
+
+static void hooks_surround_layers(void **state)
+{
+    (void)state;
+    check_calls(GPT_HEAD_CLASSIFY, N_SEQS);
+    check_calls(GPT_HEAD_CLASSIFY, 0);
+    check_calls(GPT_HEAD_REGRESS, 0);
+    check_calls(GPT_HEAD_LM, N_SEQS);
+    check_calls(GPT_HEAD_LM, 0);
+}
+
+/* Sequences are apart from each other: each one alone has the logits that it has in the batch. */
+static void evaluation_of_parts(void **state)
+{
+    (void)state;
+    struct gpt *model = make_model(GPT_HEAD_CLASSIFY, 0.1f);
+    struct example *e = zf_malloc(sizeof *e);
+    float all[3 * N_SEQS], one[3];
+    make_example(e, GPT_HEAD_CLASSIFY, 0, N_SEQS);
+    e->batch.targets = NULL;
+    assert_true(gpt_evaluate(model, &e->batch, all) == 0);
+    for (int i = 0; i < N_SEQS; i++) {
+        make_example(e, GPT_HEAD_CLASSIFY, i, 1);
+        assert_true(gpt_evaluate(model, &e->batch, one) > 0);
+        for (int j = 0; j < 3; j++)
+            assert_true(fabsf(one[j] - all[3 * i + j]) < 1e-4f);
+    }
+    make_example(e, GPT_HEAD_CLASSIFY, 0, 0);
+    assert_true(gpt_evaluate(model, &e->batch, one) == 0);
+    free(e);
+    gpt_destroy(model);
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(classifier_agrees_with_differences),
+        cmocka_unit_test(regression_agrees_with_differences),
+        cmocka_unit_test(language_model_agrees_with_differences),
+        cmocka_unit_test(cut_into_micro_batches_does_not_matter),
+        cmocka_unit_test(dropout_depends_on_seed_and_step),
+        cmocka_unit_test(hooks_surround_layers),
+        cmocka_unit_test(evaluation_of_parts),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}

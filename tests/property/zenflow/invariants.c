@@ -1,0 +1,457 @@
+/* The invariants of the ZenFlow engine (offload/README.md), each a test of its own name:
+ * `zenflow_invariants I5` runs one. Under mpirun the rank-dependent ones run on all ranks. */
+#include "tests/property/zenflow/oracle.h"
+#include "tests/property/zenflow/problem.h"
+#include "tests/testing.h"
+
+#include "data/alloc.h"
+#include "data/bf16.h"
+#include "data/file.h"
+
+#include <math.h>
+
+static struct comm *world, *alone;
+
+static double distance(const float *a, const float *b, size_t n)
+{
+    double difference = 0, size = 0;
+    for (size_t i = 0; i < n; i++) {
+        difference += ((double)a[i] - b[i]) * ((double)a[i] - b[i]);
+        size += (double)b[i] * b[i];
+    }
+    return sqrt(difference / size);
+}
+
+static void assert_same_bits(const struct problem *a, const struct problem *b, const char *what)
+{
+    if (memcmp(a->params, b->params, sizeof(float) * a->table.n_elements) != 0)
+        fail_msg("parameters differ in their bits: %s", what);
+}
+
+static void run(struct problem *p, int first, int last)
+{
+    for (int step = first; step < last; step++)
+        problem_step(p, step);
+}
+
+/* The engine beside the oracle, step by step; both end with all windows closed. */
+static void follow_oracle(const struct engine_config *config, unsigned seed, int steps,
+                          double tolerance)
+{
+    struct problem p;
+    problem_create(&p, seed, alone, config);
+    struct oracle *o = oracle_create(&p, config);
+    float *grads = zf_malloc(sizeof(float) * p.table.n_elements);
+    for (int step = 0; step <= steps; step++) {
+        double off = distance(p.params, oracle_params(o), p.table.n_elements);
+        if (off > tolerance)
+            fail_msg("seed %u (%s): %g away from the oracle at step %d", seed,
+                     problem_describe(config), off, step);
+        if (step == steps)
+            break;
+        memset(grads, 0, sizeof(float) * p.table.n_elements);
+        for (int s = 0; s < PROBLEM_SAMPLES; s++)
+            problem_add_gradient(&p, step, s, p.params, grads);
+        oracle_step(o, grads, problem_lr(step));
+        problem_step(&p, step);
+    }
+    engine_finish(p.engine);
+    oracle_finish(o, problem_lr(steps - 1));
+    assert_true(distance(p.params, oracle_params(o), p.table.n_elements) < tolerance);
+    oracle_destroy(o);
+    free(grads);
+    problem_destroy(&p);
+}
+
+/* topk_ratio = 1 is AdamW on the device, bit for bit. */
+static void I1(void **state)
+{
+    (void)state;
+    for (unsigned seed = 0; seed < 8; seed++) {
+        struct problem p;
+        struct engine_config c = problem_config();
+        c.gradient_clipping = 0;
+        c.update_interval = 1 + (int)seed % 4;
+        problem_create(&p, seed, alone, &c);
+        size_t n = p.table.n_elements;
+        float one = 1, *m = zf_calloc(n, 4), *v = zf_calloc(n, 4), *g = zf_malloc(4 * n);
+        float *params = zf_malloc(4 * n);
+        memcpy(params, p.params, 4 * n);
+        for (int step = 0; step < 60; step++) {
+            memset(g, 0, 4 * n);
+            for (int s = 0; s < PROBLEM_SAMPLES; s++)
+                problem_add_gradient(&p, step, s, params, g);
+            for (int k = 0; k < p.table.n_params; k++) {
+                const struct param *q = &p.table.params[k];
+                struct adamw rule = {.lr = problem_lr(step),
+                                     .beta1 = c.beta1,
+                                     .beta2 = c.beta2,
+                                     .eps = c.eps,
+                                     .weight_decay = q->decay ? c.weight_decay : 0,
+                                     .correction1 = (float)(1 - pow(c.beta1, step + 1)),
+                                     .correction2 = (float)(1 - pow(c.beta2, step + 1))};
+                p.device->ops->adamw(p.device->compute, params + q->offset, params + q->offset,
+                                     m + q->offset, v + q->offset, g + q->offset, q->n_elements,
+                                     &rule, &one);
+            }
+            problem_step(&p, step);
+            assert_memory_equal(params, p.params, 4 * n);
+        }
+        free(m), free(v), free(g), free(params);
+        problem_destroy(&p);
+    }
+}
+
+/* Any topk_ratio with windows of one step and no overlap is AdamW, over hundreds of steps and
+ * across selections. The oracle is then plain AdamW in double: nothing is ever deferred in effect.
+ */
+static void I2(void **state)
+{
+    (void)state;
+    static const double ratios[] = {0.05, 0.3, 0.6, 0.95};
+    for (unsigned seed = 0; seed < 12; seed++) {
+        struct engine_config c = problem_config(), plain = problem_config();
+        struct problem p, q;
+        c.topk_ratio = ratios[seed % 4];
+        c.select_every = 1 + (int)seed % 5;
+        c.accumulate = seed % 2 ? ENGINE_ACCUMULATE_HOST : ENGINE_ACCUMULATE_DEVICE;
+        c.offload_important = seed % 3 == 0;
+        problem_create(&p, seed, alone, &c);
+        problem_create(&q, seed, alone, &plain);
+        run(&p, 0, 300);
+        run(&q, 0, 300);
+        double off = distance(p.params, q.params, p.table.n_elements);
+        if (off > 2e-5)
+            fail_msg("seed %u: %g away from AdamW after 300 steps", seed, off);
+        problem_destroy(&p);
+        problem_destroy(&q);
+        follow_oracle(&c, seed, 100, 1e-5);
+    }
+}
+
+/* topk_ratio = 0, windows of one step, no overlap: ZeRO-Offload, and equal to AdamW. */
+static void I3(void **state)
+{
+    (void)state;
+    for (unsigned seed = 0; seed < 8; seed++) {
+        struct engine_config c = problem_config(), plain = problem_config();
+        struct problem p, q;
+        c.topk_ratio = 0;
+        problem_create(&p, seed, alone, &c);
+        problem_create(&q, seed, alone, &plain);
+        struct engine_memory memory = engine_memory(p.engine);
+        assert_true(memory.host_elements > 0);
+        for (int step = 0; step < 200; step++) {
+            struct step_report r = problem_step(&p, step);
+            assert_int_equal(r.bytes_down, sizeof(float) * memory.host_elements);
+            assert_int_equal(r.bytes_up, sizeof(float) * memory.host_elements);
+            problem_step(&q, step);
+        }
+        assert_true(distance(p.params, q.params, p.table.n_elements) < 2e-5);
+        problem_destroy(&p);
+        problem_destroy(&q);
+    }
+}
+
+/* Any number of ranks gives what one gives, to the rounding of sums, and the same selections. */
+static void I4(void **state)
+{
+    (void)state;
+    for (unsigned seed = 0; seed < 30; seed++) {
+        struct engine_config c = problem_random_config(seed);
+        struct problem p, q;
+        c.bf16 = seed % 5 == 4;
+        problem_create(&p, seed, world, &c);
+        problem_create(&q, seed, alone, &c);
+        for (int step = 0; step < 40; step++) {
+            struct step_report a = problem_step(&p, step), b = problem_step(&q, step);
+            double off = distance(p.params, q.params, p.table.n_elements);
+            if (off > (c.bf16 ? 2e-2 : 1e-5) || a.selected != b.selected ||
+                fabs(a.important_share - b.important_share) > (c.bf16 ? 5e-2 : 1e-5))
+                fail_msg("seed %u (%s), step %d: %g away from one rank's", seed,
+                         problem_describe(&c), step, off);
+        }
+        engine_finish(p.engine);
+        engine_finish(q.engine);
+        assert_true(distance(p.params, q.params, p.table.n_elements) < (c.bf16 ? 2e-2 : 1e-5));
+        problem_destroy(&p);
+        problem_destroy(&q);
+    }
+}
+
+/* Delays of host workers change nothing but the stall. */
+static void I5(void **state)
+{
+    (void)state;
+    double stall = 0, stall_delayed = 0;
+    for (unsigned seed = 0; seed < 12; seed++) {
+        struct engine_config c = problem_random_config(100 + seed);
+        struct problem p, again, delayed;
+        c.bf16 = seed % 2;
+        problem_create(&p, seed, world, &c);
+        problem_create(&again, seed, world, &c);
+        c.worker_delay_seconds = 0.002;
+        c.worker_delay_seed = seed;
+        problem_create(&delayed, seed, world, &c);
+        for (int step = 0; step < 30; step++) {
+            stall += problem_step(&p, step).stall_seconds;
+            problem_step(&again, step);
+            stall_delayed += problem_step(&delayed, step).stall_seconds;
+            assert_same_bits(&p, &again, problem_describe(&c));
+            assert_same_bits(&p, &delayed, problem_describe(&c));
+        }
+        problem_destroy(&p);
+        problem_destroy(&again);
+        problem_destroy(&delayed);
+    }
+    assert_true(stall_delayed > stall);
+}
+
+static char *shared_folder(void)
+{
+    char folder[64] = "/tmp/zf-test-engine-XXXXXX";
+    if (comm_rank(world) == 0 && !mkdtemp(folder))
+        fail_msg("no temporary folder");
+    comm_broadcast(world, folder, sizeof folder, 0);
+    return zf_strdup(folder);
+}
+
+/* What a training checkpoint does: the model's parameters beside the engine's state. */
+static void resume_at(struct problem *p, struct problem *resumed, const char *folder)
+{
+    struct zf_error err;
+    assert_works(engine_save(p->engine, folder, &err), err);
+    memcpy(resumed->params, p->params, sizeof(float) * p->table.n_elements);
+    assert_works(engine_load(resumed->engine, folder, &err), err);
+}
+
+/* N steps, save, load, N steps equals 2 N steps, at every N. */
+static void I6(void **state)
+{
+    (void)state;
+    char *folder = shared_folder();
+    for (unsigned seed = 0; seed < 16; seed++) {
+        struct engine_config c = problem_random_config(200 + seed);
+        c.bf16 = seed % 3 == 2;
+        if (seed % 4 == 3 && c.topk_ratio > 0) {
+            c.update_interval = 0;
+            c.apply_lag = 1;
+            c.auto_ratio = 0.5;
+        }
+        for (int n = 0; n <= 14; n++) {
+            struct problem p, resumed;
+            problem_create(&p, seed, world, &c);
+            run(&p, 0, n);
+            problem_create(&resumed, seed, world, &c);
+            resume_at(&p, &resumed, folder);
+            for (int step = n; step < 2 * n + 6; step++) {
+                struct step_report a = problem_step(&p, step), b = problem_step(&resumed, step);
+                assert_same_bits(&p, &resumed, problem_describe(&c));
+                assert_int_equal(a.staleness, b.staleness);
+                assert_int_equal(a.bytes_down, b.bytes_down);
+            }
+            engine_finish(p.engine);
+            engine_finish(resumed.engine);
+            assert_same_bits(&p, &resumed, problem_describe(&c));
+            problem_destroy(&p);
+            problem_destroy(&resumed);
+        }
+    }
+    struct zf_error err;
+    comm_barrier(world);
+    if (comm_rank(world) == 0)
+        assert_works(file_remove_directory(folder, &err), err);
+    free(folder);
+}
+
+/* Another number of ranks reads the checkpoint: all ranks' is read by one, and goes on alike. */
+static void I6_other_ranks(void **state)
+{
+    (void)state;
+    struct zf_error err;
+    char *folder = shared_folder();
+    for (unsigned seed = 0; seed < 10; seed++) {
+        struct engine_config c = problem_random_config(300 + seed);
+        struct problem p, one;
+        problem_create(&p, seed, world, &c);
+        run(&p, 0, 7);
+        problem_create(&one, seed, alone, &c);
+        resume_at(&p, &one, folder);
+        run(&p, 7, 20);
+        run(&one, 7, 20);
+        assert_true(distance(p.params, one.params, p.table.n_elements) < 1e-5);
+        problem_destroy(&p);
+        problem_destroy(&one);
+        comm_barrier(world);
+    }
+    if (comm_rank(world) == 0)
+        assert_works(file_remove_directory(folder, &err), err);
+    free(folder);
+}
+
+/* Every (step, channel) gradient enters exactly one AdamW update by the staleness bound: the engine
+ * equals the oracle, which counts. */
+static void I7(void **state)
+{
+    (void)state;
+    for (unsigned seed = 0; seed < 150; seed++) {
+        struct engine_config c = problem_random_config(1000 + seed);
+        follow_oracle(&c, seed, 45, 1e-5);
+    }
+}
+
+/* Link bytes are what the formula says: with windows on the device (1 - k) / S of the model each
+ * way and step, in the staggered schedule nearly the same in each; at S = 4 at most 0.6 model
+ * sizes. */
+static void I8(void **state)
+{
+    (void)state;
+    for (unsigned seed = 0; seed < 10; seed++) {
+        struct engine_config c = problem_config();
+        struct problem p;
+        bool on_host = seed % 2;
+        c.bf16 = true;
+        c.topk_ratio = 0.1;
+        c.update_interval = 4;
+        c.apply_lag = 1;
+        c.accumulate = on_host ? ENGINE_ACCUMULATE_HOST : ENGINE_ACCUMULATE_DEVICE;
+        problem_create(&p, seed, alone, &c);
+        size_t important = 0, model = 2 * p.table.n_parameters, traffic = 0;
+        size_t all = 2 * engine_memory(p.engine).host_elements;
+        for (int k = 0; k < p.table.n_params; k++) {
+            const struct param *q = &p.table.params[k];
+            int rows = q->kind == PARAM_MATRIX ? (int)(0.1 * q->rows + 1e-9) : 0;
+            if (q->kind == PARAM_MATRIX)
+                important += 2 * (size_t)(rows < 1 ? 1 : rows) * (size_t)q->cols;
+        }
+        run(&p, 0, 8);
+        for (int step = 8; step < 8 + 40; step++) {
+            struct step_report r = problem_step(&p, step);
+            traffic += r.bytes_down + r.bytes_up;
+        }
+        /* Each deferred channel goes down and up once in four steps; on the host, down every step.
+         */
+        size_t expected =
+            on_host ? 40 * (all - important) + 10 * (all - important) : 20 * (all - important);
+        assert_int_equal(traffic, expected);
+        if (!on_host)
+            assert_true((double)traffic / 40 <= 0.6 * (double)model);
+        problem_destroy(&p);
+    }
+}
+
+/* bf16 parameters are always bf16 values, and their masters keep what rounding drops. */
+static void bf16_parameters(void **state)
+{
+    (void)state;
+    for (unsigned seed = 0; seed < 10; seed++) {
+        struct engine_config c = problem_random_config(400 + seed);
+        struct problem p, exact;
+        problem_create(&exact, seed, alone, &c);
+        c.bf16 = true;
+        problem_create(&p, seed, alone, &c);
+        run(&p, 0, 40);
+        run(&exact, 0, 40);
+        for (size_t i = 0; i < p.table.n_elements; i++)
+            assert_true(p.params[i] == bf16_to_f32(bf16_from_f32(p.params[i])));
+        assert_true(distance(p.params, exact.params, p.table.n_elements) < 3e-2);
+        problem_destroy(&p);
+        problem_destroy(&exact);
+    }
+}
+
+/* A gradient that is not finite changes nothing anywhere; ten in a row end the run. */
+static void non_finite(void **state)
+{
+    (void)state;
+    for (unsigned seed = 0; seed < 10; seed++) {
+        struct engine_config c = problem_random_config(500 + seed);
+        struct problem p, clean;
+        struct step_report r;
+        struct zf_error err;
+        problem_create(&p, seed, world, &c);
+        problem_create(&clean, seed, world, &c);
+        for (int step = 0; step < 20; step++) {
+            if (comm_rank(world) == comm_size(world) - 1)
+                p.grads[p.table.params[1].offset] = step % 2 ? NAN : INFINITY;
+            engine_begin_step(p.engine, 1);
+            for (int layer = p.table.n_layers - 1; layer >= 0; layer--)
+                engine_layer_gradients_ready(p.engine, layer);
+            assert_works(engine_end_step(p.engine, &r, &err), err);
+            assert_true(r.skipped);
+            assert_false(problem_step(&p, step).skipped);
+            problem_step(&clean, step);
+            assert_same_bits(&p, &clean, problem_describe(&c));
+        }
+        for (int i = 0; i < 10; i++) {
+            p.grads[p.table.params[1].offset] = NAN;
+            for (int layer = p.table.n_layers - 1; layer >= 0; layer--)
+                engine_layer_gradients_ready(p.engine, layer);
+            assert_int_equal(engine_end_step(p.engine, &r, &err), i < 9);
+        }
+        assert_says(err, "10 steps in a row");
+        problem_destroy(&p);
+        problem_destroy(&clean);
+    }
+}
+
+/* update_interval "auto" settles on an interval of its range, and no gradient is lost on the way.
+ */
+static void auto_interval(void **state)
+{
+    (void)state;
+    for (unsigned seed = 0; seed < 6; seed++) {
+        struct engine_config c = problem_config();
+        struct problem p;
+        int changes = 0, interval = 4;
+        c.topk_ratio = 0.2;
+        c.update_interval = 0;
+        c.apply_lag = 1;
+        c.auto_ratio = 0.3 + 0.1 * seed;
+        c.select_every = 20;
+        problem_create(&p, seed, world, &c);
+        for (int step = 0; step < 80; step++) {
+            struct step_report r = problem_step(&p, step);
+            changes += r.update_interval != interval && step > 0;
+            interval = r.update_interval;
+            assert_true(interval >= 1 && interval <= ENGINE_MAX_INTERVAL);
+        }
+        assert_true(changes > 0);
+        problem_destroy(&p);
+    }
+}
+
+int main(int argc, char **argv)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(I1),
+        cmocka_unit_test(I2),
+        cmocka_unit_test(I3),
+        cmocka_unit_test(I4),
+        cmocka_unit_test(I5),
+        cmocka_unit_test(I6),
+        cmocka_unit_test(I6_other_ranks),
+        cmocka_unit_test(I7),
+        cmocka_unit_test(I8),
+        cmocka_unit_test(bf16_parameters),
+        cmocka_unit_test(non_finite),
+        cmocka_unit_test(auto_interval),
+    };
+    if (argc != 2) {
+        fprintf(stderr, "usage: zenflow_invariants NAME\n");
+        return 1;
+    }
+    for (size_t i = 0; i < sizeof tests / sizeof *tests; i++) {
+        if (strcmp(tests[i].name, argv[1]) != 0)
+            continue;
+        world = comm_create();
+        alone = comm_create_alone();
+        struct CMUnitTest one[] = {tests[i]};
+        int failed = cmocka_run_group_tests(one, NULL, NULL);
+        comm_destroy(alone);
+        comm_destroy(world);
+        return failed;
+    }
+    fprintf(stderr, "zenflow_invariants: there is no test named %s\n", argv[1]);
+    return 1;
+}

@@ -1,0 +1,262 @@
+#include "tests/property/zenflow/oracle.h"
+
+#include "data/alloc.h"
+#include "tests/testing.h"
+
+#include <math.h>
+
+#define MAX_COLS   32
+#define MAX_WINDOW 64
+
+struct channel {
+    const struct param *param;
+    int matrix, row, cols;
+    bool selectable, important;
+    double value[MAX_COLS], m[MAX_COLS], v[MAX_COLS]; /* wherever they live */
+    int updates;
+    double window[MAX_COLS];  /* sum */
+    int window_steps, oldest; /* gradients in it, step of the first */
+    bool in_flight;
+    int due, oldest_in_flight;
+    double norm; /* squared, of this step */
+    long used;   /* gradients that have entered an update */
+};
+
+struct oracle {
+    struct engine_config config;
+    const struct param_table *table;
+    struct channel *channels;
+    int n_channels, step;
+    unsigned char *target;
+    float *visible;
+};
+
+struct oracle *oracle_create(const struct problem *p, const struct engine_config *config)
+{
+    struct oracle *o = zf_calloc(1, sizeof *o);
+    o->config = *config;
+    o->table = &p->table;
+    for (int k = 0; k < p->table.n_params; k++)
+        o->n_channels += p->table.params[k].rows;
+    o->channels = zf_calloc((size_t)o->n_channels, sizeof *o->channels);
+    o->target = zf_calloc((size_t)o->n_channels, 1);
+    o->visible = zf_malloc(sizeof(float) * p->table.n_elements);
+    memcpy(o->visible, p->params, sizeof(float) * p->table.n_elements);
+    struct channel *c = o->channels;
+    for (int k = 0; k < p->table.n_params; k++)
+        for (int row = 0; row < p->table.params[k].rows; row++, c++) {
+            c->param = &p->table.params[k];
+            c->matrix = k;
+            c->row = row;
+            c->cols = c->param->cols;
+            c->selectable = c->param->kind == PARAM_MATRIX && config->topk_ratio < 1;
+            c->important = !c->selectable;
+            for (int j = 0; j < c->cols; j++)
+                c->value[j] =
+                    o->visible[c->param->offset + (size_t)row * (size_t)c->cols + (size_t)j];
+        }
+    return o;
+}
+
+void oracle_destroy(struct oracle *o)
+{
+    free(o->channels);
+    free(o->target);
+    free(o->visible);
+    free(o);
+}
+
+const float *oracle_params(const struct oracle *o)
+{
+    return o->visible;
+}
+
+static void adamw(const struct oracle *o, struct channel *c, const double *g, double lr)
+{
+    const struct engine_config *k = &o->config;
+    double decay = c->param->decay ? k->weight_decay : 0;
+    c->updates++;
+    for (int j = 0; j < c->cols; j++) {
+        double x = g[j] + (k->adam_w_mode ? 0 : decay * c->value[j]);
+        if (k->adam_w_mode)
+            c->value[j] -= lr * decay * c->value[j];
+        c->m[j] = k->beta1 * c->m[j] + (1 - k->beta1) * x;
+        c->v[j] = k->beta2 * c->v[j] + (1 - k->beta2) * x * x;
+        c->value[j] -= lr * (c->m[j] / (1 - pow(k->beta1, c->updates))) /
+                       (sqrt(c->v[j] / (1 - pow(k->beta2, c->updates))) + k->eps);
+    }
+}
+
+static void show(struct oracle *o, const struct channel *c)
+{
+    for (int j = 0; j < c->cols; j++)
+        o->visible[c->param->offset + (size_t)c->row * (size_t)c->cols + (size_t)j] =
+            (float)c->value[j];
+}
+
+/* The K channels of greatest norm, by asking of each how many come before it. */
+static void choose(struct oracle *o)
+{
+    for (int i = 0; i < o->n_channels; i++) {
+        const struct channel *c = &o->channels[i];
+        int before = 0, k = (int)floor(o->config.topk_ratio * c->param->rows + 1e-9);
+        for (int j = 0; j < o->n_channels; j++) {
+            const struct channel *d = &o->channels[j];
+            before += d->matrix == c->matrix &&
+                      (d->norm > c->norm || (d->norm == c->norm && d->row < c->row));
+        }
+        o->target[i] = !c->selectable || before < (k < 1 ? 1 : k);
+    }
+}
+
+static double share(const struct oracle *o, bool of_target)
+{
+    double held = 0, all = 0;
+    for (int i = 0; i < o->n_channels; i++) {
+        const struct channel *c = &o->channels[i];
+        if (!c->selectable)
+            continue;
+        all += c->norm;
+        held += (of_target ? o->target[i] : c->important) ? c->norm : 0;
+    }
+    return all > 0 ? held / all : 1;
+}
+
+static bool is_stale(struct oracle *o)
+{
+    unsigned char *kept = zf_malloc((size_t)o->n_channels);
+    memcpy(kept, o->target, (size_t)o->n_channels);
+    choose(o);
+    bool stale = share(o, false) < 0.5 * share(o, true);
+    memcpy(o->target, kept, (size_t)o->n_channels);
+    free(kept);
+    return stale;
+}
+
+static void select_channels(struct oracle *o, int since_warm_up)
+{
+    const struct engine_config *k = &o->config;
+    if (k->topk_ratio <= 0 || k->topk_ratio >= 1 || since_warm_up < 0)
+        return;
+    bool due = since_warm_up == 0 || (k->select_every && o->step % k->select_every == 0);
+    if (!due && !(k->reselect_when_stale && o->step % 16 == 0 && is_stale(o)))
+        return;
+    choose(o);
+    for (int i = 0; i < o->n_channels && since_warm_up == 0; i++)
+        o->channels[i].important = o->target[i];
+}
+
+static double deferred_lr(const struct oracle *o, const struct channel *c, double lr)
+{
+    double scale = o->config.deferred_lr_scale;
+    return lr * (scale == ENGINE_LR_SQRT ? sqrt(c->window_steps) : scale);
+}
+
+/* The window's mean is one update, visible `lag` steps later; or now, if the channel enters. */
+static void close_window(struct oracle *o, int i, double lr, int interval, int lag)
+{
+    struct channel *c = &o->channels[i];
+    double mean[MAX_COLS];
+    if (c->window_steps == 0) {
+        c->important = o->target[i] || !c->selectable;
+        return;
+    }
+    assert_false(c->in_flight);
+    assert_true(c->window_steps <= interval);
+    for (int j = 0; j < c->cols; j++)
+        mean[j] = c->window[j] / c->window_steps;
+    adamw(o, c, mean, deferred_lr(o, c, lr));
+    c->used += c->window_steps;
+    c->in_flight = !o->target[i];
+    c->due = o->step + lag;
+    c->oldest_in_flight = c->oldest;
+    c->window_steps = 0;
+    c->important = o->target[i];
+    if (c->important)
+        show(o, c);
+}
+
+static void arrive(struct oracle *o, int interval, int lag)
+{
+    for (int i = 0; i < o->n_channels; i++) {
+        struct channel *c = &o->channels[i];
+        if (!c->in_flight || c->due > o->step)
+            continue;
+        assert_true(o->step - c->oldest_in_flight <= interval - 1 + lag);
+        show(o, c);
+        c->in_flight = false;
+    }
+}
+
+static void use_gradient(struct oracle *o, struct channel *c, const float *grads, double factor,
+                         double lr)
+{
+    double g[MAX_COLS];
+    size_t at = c->param->offset + (size_t)c->row * (size_t)c->cols;
+    for (int j = 0; j < c->cols; j++)
+        g[j] = factor * grads[at + (size_t)j];
+    if (c->important) {
+        adamw(o, c, g, lr);
+        c->used++;
+        show(o, c);
+        return;
+    }
+    if (c->window_steps++ == 0) {
+        memset(c->window, 0, sizeof c->window);
+        c->oldest = o->step;
+    }
+    for (int j = 0; j < c->cols; j++)
+        c->window[j] += g[j];
+}
+
+static double clip(struct oracle *o, const float *grads)
+{
+    double sum = 0;
+    for (int i = 0; i < o->n_channels; i++) {
+        struct channel *c = &o->channels[i];
+        size_t at = c->param->offset + (size_t)c->row * (size_t)c->cols;
+        c->norm = 0;
+        for (int j = 0; j < c->cols; j++)
+            c->norm += (double)grads[at + (size_t)j] * grads[at + (size_t)j];
+        sum += c->norm;
+    }
+    double limit = o->config.gradient_clipping;
+    return limit > 0 && sqrt(sum) + 1e-6 > limit ? limit / (sqrt(sum) + 1e-6) : 1;
+}
+
+void oracle_step(struct oracle *o, const float *grads, float lr)
+{
+    const struct engine_config *k = &o->config;
+    int elapsed = o->step - k->full_warm_up_rounds;
+    int interval = elapsed < 0 ? 1 : k->update_interval, lag = elapsed < 0 ? 0 : k->apply_lag;
+    double factor = clip(o, grads);
+    select_channels(o, elapsed);
+    for (int i = 0; i < o->n_channels; i++)
+        use_gradient(o, &o->channels[i], grads, factor, lr);
+    arrive(o, interval, lag);
+    for (int i = 0; i < o->n_channels; i++) {
+        const struct channel *c = &o->channels[i];
+        int group = (c->row + c->matrix) % interval, t = elapsed < 0 ? 0 : elapsed;
+        bool closes = k->stagger ? t % interval == group : t % interval == interval - 1;
+        if (closes && c->selectable)
+            close_window(o, i, lr, interval, lag);
+    }
+    arrive(o, interval, lag);
+    o->step++;
+}
+
+void oracle_finish(struct oracle *o, float lr)
+{
+    for (int pass = 0; pass < 2; pass++) {
+        for (int i = 0; i < o->n_channels; i++) {
+            struct channel *c = &o->channels[i];
+            if (c->in_flight)
+                show(o, c);
+            c->in_flight = false;
+            if (pass == 0 && c->selectable)
+                close_window(o, i, lr, MAX_WINDOW, 0);
+        }
+    }
+    for (int i = 0; i < o->n_channels; i++)
+        assert_int_equal(o->channels[i].used, o->step);
+}

@@ -1,0 +1,142 @@
+#include "tests/property/zenflow/problem.h"
+
+#include "data/alloc.h"
+#include "data/rng.h"
+#include "tests/testing.h"
+
+#include <math.h>
+
+static uint32_t bits(uint32_t a, uint32_t b, uint32_t c, uint32_t seed)
+{
+    return philox4x32((struct philox){{a, b, c, 0}}, seed, 77).v[0];
+}
+
+static float noise(uint32_t a, uint32_t b, uint32_t c, uint32_t seed)
+{
+    return 2 * philox_uniform(bits(a, b, c, seed)) - 1;
+}
+
+static int between(int low, int high, uint32_t a, unsigned seed)
+{
+    return low + (int)(bits(a, 1, 2, seed) % (uint32_t)(high - low + 1));
+}
+
+static void add_params(struct param_table *t, unsigned seed)
+{
+    for (int i = 0; i < 7; i++) {
+        char name[32];
+        bool vector = i % 3 == 2;
+        int rows = vector ? 1 : between(1, 23, 10 + (uint32_t)i, seed);
+        snprintf(name, sizeof name, "p%d", i);
+        struct param *p = params_add(t, name, vector ? PARAM_VECTOR : PARAM_MATRIX, rows,
+                                     between(1, 19, 30 + (uint32_t)i, seed), i / 3);
+        p->decay = !vector;
+    }
+}
+
+void problem_create(struct problem *p, unsigned seed, struct comm *comm,
+                    const struct engine_config *config)
+{
+    struct zf_error err;
+    *p = (struct problem){.device = device_cpu(1), .comm = comm};
+    add_params(&p->table, seed);
+    size_t n = p->table.n_elements;
+    p->params = zf_malloc_aligned(sizeof(float) * n);
+    p->grads = zf_malloc_aligned(sizeof(float) * n);
+    memset(p->grads, 0, sizeof(float) * n);
+    for (size_t i = 0; i < n; i++)
+        p->params[i] = noise((uint32_t)i, 3, 4, seed);
+    p->engine = engine_create(config, p->device, comm, &p->table, p->params, p->grads, &err);
+    if (!p->engine)
+        fail_msg("%s", err.text);
+}
+
+void problem_destroy(struct problem *p)
+{
+    engine_destroy(p->engine);
+    params_free(&p->table);
+    free(p->params);
+    free(p->grads);
+}
+
+void problem_add_gradient(const struct problem *p, int step, int sample, const float *params,
+                          float *grads)
+{
+    for (int k = 0; k < p->table.n_params; k++) {
+        const struct param *q = &p->table.params[k];
+        for (int row = 0; row < q->rows; row++) {
+            uint32_t who = (uint32_t)(k * 1000 + row);
+            float size = expf(3 * noise(who, (uint32_t)step / 5, 9, 5));
+            for (int col = 0; col < q->cols; col++) {
+                size_t i = q->offset + (size_t)row * (size_t)q->cols + (size_t)col;
+                float g = noise((uint32_t)i, (uint32_t)step, (uint32_t)sample, 6);
+                grads[i] += size * (g + 0.3f * params[i]) / PROBLEM_SAMPLES;
+            }
+        }
+    }
+}
+
+struct step_report problem_step(struct problem *p, int step)
+{
+    struct zf_error err;
+    struct step_report report;
+    int ranks = comm_size(p->comm), rank = comm_rank(p->comm);
+    engine_begin_step(p->engine, problem_lr(step));
+    for (int s = rank * PROBLEM_SAMPLES / ranks; s < (rank + 1) * PROBLEM_SAMPLES / ranks; s++)
+        problem_add_gradient(p, step, s, p->params, p->grads);
+    for (int layer = p->table.n_layers - 1; layer >= 0; layer--)
+        engine_layer_gradients_ready(p->engine, layer);
+    if (!engine_end_step(p->engine, &report, &err))
+        fail_msg("%s", err.text);
+    return report;
+}
+
+float problem_lr(int step)
+{
+    return 0.01f * (1 + 0.5f * sinf((float)step));
+}
+
+struct engine_config problem_config(void)
+{
+    return (struct engine_config){.beta1 = 0.9f,
+                                  .beta2 = 0.99f,
+                                  .eps = 1e-6f,
+                                  .weight_decay = 0.1f,
+                                  .adam_w_mode = true,
+                                  .gradient_clipping = 5,
+                                  .topk_ratio = 1,
+                                  .update_interval = 1,
+                                  .stagger = true,
+                                  .deferred_lr_scale = 1};
+}
+
+struct engine_config problem_random_config(unsigned seed)
+{
+    static const double ratios[] = {0, 0.05, 0.1, 0.3, 0.5, 0.9};
+    struct engine_config c = problem_config();
+    c.topk_ratio = ratios[between(0, 5, 50, seed)];
+    c.update_interval = between(1, 6, 51, seed);
+    c.apply_lag = between(0, c.update_interval < 3 ? c.update_interval : 3, 52, seed);
+    c.select_every = between(0, 2, 53, seed) ? c.update_interval + between(0, 7, 54, seed) : 0;
+    c.stagger = between(0, 3, 55, seed) > 0;
+    c.offload_important = between(0, 3, 56, seed) == 0;
+    c.full_warm_up_rounds = between(0, 2, 57, seed) ? 0 : between(1, 4, 58, seed);
+    c.accumulate = between(0, 1, 59, seed) ? ENGINE_ACCUMULATE_DEVICE : ENGINE_ACCUMULATE_HOST;
+    c.deferred_lr_scale = between(0, 2, 60, seed) ? 1 : ENGINE_LR_SQRT;
+    c.adam_w_mode = between(0, 3, 61, seed) > 0;
+    c.reselect_when_stale = between(0, 1, 62, seed);
+    return c;
+}
+
+const char *problem_describe(const struct engine_config *c)
+{
+    static char text[256];
+    snprintf(
+        text, sizeof text,
+        "topk %g, S %d, lag %d, select %d, stagger %d, offload %d, warm-up %d, host windows %d, "
+        "lr scale %g, bf16 %d, stale %d",
+        c->topk_ratio, c->update_interval, c->apply_lag, c->select_every, c->stagger,
+        c->offload_important, c->full_warm_up_rounds, c->accumulate, c->deferred_lr_scale, c->bf16,
+        c->reselect_when_stale);
+    return text;
+}

@@ -1,0 +1,42 @@
+/* A made-up optimisation problem with the shape of a model's parameters, small enough that many
+ * configurations of the engine run over it in seconds. Gradients depend on the parameters, so a
+ * wrong or late update shows in everything that follows. */
+#ifndef ZF_TESTS_ZENFLOW_PROBLEM_H
+#define ZF_TESTS_ZENFLOW_PROBLEM_H
+
+#include "offload/engine.h"
+
+#define PROBLEM_SAMPLES 4 /* what a step's gradient is summed over; ranks share them */
+
+struct problem {
+    struct param_table table;
+    struct device *device;
+    struct comm *comm;
+    float *params, *grads;
+    struct engine *engine;
+};
+
+/* A few matrices and vectors of random odd shapes, with random values: a function of the seed. */
+void problem_create(struct problem *p, unsigned seed, struct comm *comm,
+                    const struct engine_config *config);
+void problem_destroy(struct problem *p);
+
+/* Sample s's part of step's gradient, added to grads. Channels differ in size by orders, and which
+ * are large changes with time. */
+void problem_add_gradient(const struct problem *p, int step, int sample, const float *params,
+                          float *grads);
+
+/* One optimizer step: this rank's samples, the layers in backward's order, and the update. */
+struct step_report problem_step(struct problem *p, int step);
+
+/* The learning rate of a step. */
+float problem_lr(int step);
+
+/* AdamW with clipping and weight decay; everything else as of ZenFlow's resident point. */
+struct engine_config problem_config(void);
+/* A random point of the configuration's space, valid by construction. */
+struct engine_config problem_random_config(unsigned seed);
+/* What random_config chose, for messages. */
+const char *problem_describe(const struct engine_config *c);
+
+#endif

@@ -1,0 +1,260 @@
+/* data/batch: what a batch holds, how datasets are cut, and how pairs are truncated. */
+#include "tests/testing.h"
+
+#include "data/batch.h"
+#include "data/file.h"
+#include "data/json.h"
+
+/* The code point that stands for a byte in GPT-2's vocabulary files: the printable ones stand for
+ * themselves, the others for U+0100 and on. */
+static int code_of_byte(int byte)
+{
+    int others = 0;
+    for (int b = 0; b <= byte; b++) {
+        bool printable = (b > 32 && b < 127) || (b > 160 && b != 173);
+        if (b == byte && printable)
+            return b;
+        others += !printable;
+    }
+    return 255 + others;
+}
+
+/* Bytes as tokens: a tokenizer without merges, whose end-of-text id is 256. */
+static struct tokenizer *make_byte_tokenizer(const char *folder)
+{
+    struct zf_error err;
+    char path[128], merges[] = "#version: 0.2\n";
+    json_t *vocab = json_object();
+    for (int byte = 0; byte < 256; byte++) {
+        int code = code_of_byte(byte);
+        char text[3] = {(char)code, 0, 0};
+        if (code >= 0x80) {
+            text[0] = (char)(0xC0 | code >> 6);
+            text[1] = (char)(0x80 | (code & 63));
+        }
+        json_object_set_new(vocab, text, json_integer(byte));
+    }
+    json_object_set_new(vocab, "<|endoftext|>", json_integer(256));
+    snprintf(path, sizeof path, "%s/vocab.json", folder);
+    assert_int_equal(json_dump_file(vocab, path, 0), 0);
+    json_decref(vocab);
+    snprintf(path, sizeof path, "%s/merges.txt", folder);
+    assert_works(file_write(path, merges, strlen(merges), &err), err);
+    struct tokenizer *t = tokenizer_load(folder, &err);
+    if (!t)
+        fail_msg("%s", err.text);
+    return t;
+}
+
+static char folder[] = "/tmp/zf-test-batch-XXXXXX";
+static struct tokenizer *bytes; /* made once for all tests */
+
+static int set_up(void **state)
+{
+    (void)state;
+    if (!mkdtemp(folder))
+        return 1;
+    bytes = make_byte_tokenizer(folder);
+    return 0;
+}
+
+static int tear_down(void **state)
+{
+    (void)state;
+    struct zf_error err;
+    tokenizer_free(bytes);
+    return file_remove_directory(folder, &err) ? 0 : 1;
+}
+
+static void assert_sequence(const struct dataset *d, int i, const char *text)
+{
+    assert_int_equal(d->start[i + 1] - d->start[i], strlen(text));
+    for (size_t k = 0; k < strlen(text); k++)
+        assert_int_equal(d->tokens[d->start[i] + k], (unsigned char)text[k]);
+}
+
+static void tokenizes_examples(void **state)
+{
+    (void)state;
+    struct glue_example examples[] = {
+        {.sentence = {"one", "two!"}, .label = 1},
+        {.sentence = {"", "x"}, .label = 0},
+        {.sentence = {"", ""}, .label = 2},
+        {.sentence = {"a much longer sentence", "short"}, .label = -1},
+        {.sentence = {"one sentence, too long", NULL}, .label = 3.5f},
+    };
+    const struct glue_data data = {.examples = examples, .n_examples = 5};
+    struct dataset d;
+    dataset_from_glue(&d, &data, bytes, 10);
+    assert_int_equal(d.n_sequences, 5);
+    assert_int_equal(d.max_length, 10);
+    assert_sequence(&d, 0, "onetwo!");
+    assert_sequence(&d, 1, "x");
+    assert_int_equal(d.start[3] - d.start[2], 1);
+    assert_int_equal(d.tokens[d.start[2]], 256);
+    assert_sequence(&d, 3, "a mucshort");
+    assert_sequence(&d, 4, "one senten");
+    assert_true(d.label[2] == 2 && d.label[3] == -1 && d.label[4] == 3.5f);
+    dataset_free(&d);
+}
+
+/* Many chunks, so that threads share them: every sequence stands where it belongs. */
+static void keeps_the_order(void **state)
+{
+    (void)state;
+    enum { N = 5000 };
+    struct glue_example *examples = calloc(N, sizeof *examples);
+    char(*text)[24] = calloc(N, sizeof *text);
+    for (int i = 0; i < N; i++) {
+        snprintf(text[i], sizeof text[i], "%.*s%d", i % 7, "=======", i);
+        examples[i] = (struct glue_example){.sentence = {text[i]}, .label = (float)i};
+    }
+    const struct glue_data data = {.examples = examples, .n_examples = N};
+    struct dataset d;
+    dataset_from_glue(&d, &data, bytes, 64);
+    for (int i = 0; i < N; i++) {
+        assert_sequence(&d, i, text[i]);
+        assert_true(d.label[i] == (float)i);
+    }
+    dataset_free(&d);
+    free(examples);
+    free(text);
+}
+
+/* Cuts pairs as Transformers does (tests/fixtures/make_truncation.py). */
+static void truncates_longest_first(void **state)
+{
+    (void)state;
+    struct json_file f;
+    struct zf_error err;
+    assert_works(json_load(&f, ZF_TESTS_DIR "/fixtures/glue/truncation.json", &err), err);
+    const json_t *cases = json_find(&f, "cases");
+    assert_int_equal(json_array_size(cases), 9 * 9 * 7);
+    for (size_t i = 0; i < json_array_size(cases); i++) {
+        int c[5];
+        for (size_t k = 0; k < 5; k++)
+            c[k] = (int)json_integer_value(json_array_get(json_array_get(cases, i), k));
+        char first[16] = "aaaaaaaaaaaaaaa", second[16] = "bbbbbbbbbbbbbbb", expected[32];
+        first[c[0]] = second[c[1]] = 0;
+        snprintf(expected, sizeof expected, "%.*s%.*s", c[3], first, c[4], second);
+        struct glue_example example = {.sentence = {first, second}};
+        const struct glue_data data = {.examples = &example, .n_examples = 1};
+        struct dataset d;
+        dataset_from_glue(&d, &data, bytes, c[2]);
+        if (c[0] + c[1] > 0)
+            assert_sequence(&d, 0, expected);
+        dataset_free(&d);
+    }
+    json_free(&f);
+}
+
+/* Writes a text and cuts it into sequences of `max_length` bytes. */
+static bool cut_text(struct dataset *d, const char *text, int max_length, struct zf_error *err)
+{
+    char path[128];
+    snprintf(path, sizeof path, "%s/text.txt", folder);
+    assert_works(file_write(path, text, strlen(text), err), *err);
+    return dataset_from_text(d, path, bytes, max_length, err);
+}
+
+static void cuts_text(void **state)
+{
+    (void)state;
+    struct dataset d;
+    struct zf_error err;
+    assert_works(cut_text(&d, "abcdefgh", 3, &err), err);
+    assert_int_equal(d.n_sequences, 3);
+    assert_sequence(&d, 1, "def");
+    assert_sequence(&d, 2, "gh");
+    assert_null(d.label);
+    dataset_free(&d);
+    assert_works(cut_text(&d, "abcdefg", 3, &err), err);
+    assert_int_equal(d.n_sequences, 2);
+    dataset_free(&d);
+    assert_works(cut_text(&d, "ab", 100, &err), err);
+    assert_int_equal(d.max_length, 2);
+    dataset_free(&d);
+    assert_false(cut_text(&d, "a", 3, &err));
+    assert_says(err, "text.txt: the text has fewer than two tokens");
+    assert_false(cut_text(&d, "", 3, &err));
+    assert_false(dataset_from_text(&d, "/nonexistent", bytes, 3, &err));
+    assert_says(err, "/nonexistent: cannot be read");
+}
+
+/* Three sequences: 10 11 12 | 20 | 30 31. */
+static struct dataset three_sequences(float *label)
+{
+    static int tokens[] = {10, 11, 12, 20, 30, 31};
+    static size_t start[] = {0, 3, 4, 6};
+    return (struct dataset){.n_sequences = 3, .tokens = tokens, .start = start, .label = label};
+}
+
+static void assert_ints(const int *got, const int *expected, int n)
+{
+    for (int i = 0; i < n; i++)
+        assert_int_equal(got[i], expected[i]);
+}
+
+static void fills_streams(void **state)
+{
+    (void)state;
+    float label[] = {0, 2, -1};
+    const struct dataset d = three_sequences(label);
+    const int index[] = {2, 0, 1};
+    struct batch b;
+    batch_init(&b, 6, 3);
+    batch_fill(&b, &d, index, 3, 40, 3);
+    assert_int_equal(b.n_tokens, 6);
+    assert_int_equal(b.n_seqs, 3);
+    assert_int_equal(b.n_items, 3);
+    assert_ints(b.tokens, (int[]){30, 31, 10, 11, 12, 20}, 6);
+    assert_ints(b.position, (int[]){0, 1, 0, 1, 2, 0}, 6);
+    assert_ints(b.seq_start, (int[]){0, 2, 5, 6}, 4);
+    assert_ints((int *)b.token_seq, (int[]){40, 40, 41, 41, 41, 42}, 6);
+    assert_ints(b.targets, (int[]){TARGET_IGNORE, 0, 2}, 3);
+    assert_null(b.scores);
+    batch_fill(&b, &d, index, 0, 0, 3);
+    assert_int_equal(b.n_tokens + b.n_seqs + b.n_items, 0);
+    batch_free(&b);
+}
+
+static void fills_next_tokens(void **state)
+{
+    (void)state;
+    const struct dataset d = three_sequences(NULL);
+    struct batch b;
+    batch_init(&b, 6, 3);
+    batch_fill(&b, &d, (int[]){0, 1, 2}, 3, 0, 0);
+    assert_ints(b.targets, (int[]){11, 12, TARGET_IGNORE, TARGET_IGNORE, 31, TARGET_IGNORE}, 6);
+    assert_int_equal(b.n_items, 3);
+    assert_null(b.scores);
+    batch_free(&b);
+}
+
+static void fills_scores(void **state)
+{
+    (void)state;
+    float label[] = {0.5f, 4.25f, 5};
+    const struct dataset d = three_sequences(label);
+    struct batch b;
+    batch_init(&b, 6, 3);
+    batch_fill(&b, &d, (int[]){1, 0}, 2, 0, 1);
+    assert_true(b.scores[0] == 4.25f && b.scores[1] == 0.5f);
+    assert_int_equal(b.n_items, 2);
+    assert_null(b.targets);
+    batch_free(&b);
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(tokenizes_examples),
+        cmocka_unit_test(keeps_the_order),
+        cmocka_unit_test(truncates_longest_first),
+        cmocka_unit_test(cuts_text),
+        cmocka_unit_test(fills_streams),
+        cmocka_unit_test(fills_next_tokens),
+        cmocka_unit_test(fills_scores),
+    };
+    return cmocka_run_group_tests(tests, set_up, tear_down);
+}

@@ -1,0 +1,755 @@
+/* cmd/config: what a configuration amounts to, what is refused with which sentence, and that a
+ * written configuration gives the same run. */
+#include "tests/testing.h"
+
+#include "cmd/config.h"
+#include "cmd/config_table.h"
+#include "data/alloc.h"
+#include "data/file.h"
+
+#define FIXTURES ZF_TESTS_DIR "/fixtures/config/"
+#define CONFIGS  ZF_TESTS_DIR "/../configs/"
+/* A run that lacks nothing. */
+#define COMPLETE "--task_name sst2 --model_name_or_path m --data_dir d --output_dir o "
+#define ZENFLOW(keys)                                                                              \
+    "{\"zero_optimization\": {\"stage\": 2, \"offload_optimizer\": {\"device\": \"cpu\"},\n"       \
+    "\"zenflow\": {" keys "}}}"
+
+static char path[] = "/tmp/zf-test-config-XXXXXX";
+static struct config c;
+static struct zf_error err;
+static char warnings[4096]; /* of the last parse */
+
+/* Parses options, which are divided by spaces, after --config `file` unless it is NULL. */
+static bool parse(const char *file, const char *options, int n_ranks)
+{
+    char *line = zf_strdup(options), *argv[64] = {(char *)"zf-train"}, *rest = line;
+    int argc = 1;
+    if (file) {
+        argv[argc++] = (char *)"--config";
+        argv[argc++] = (char *)file;
+    }
+    for (char *word; (word = strtok_r(rest, " ", &rest)) && argc < 64;)
+        argv[argc++] = word;
+    FILE *captured = tmpfile();
+    int old = dup(STDERR_FILENO);
+    dup2(fileno(captured), STDERR_FILENO);
+    bool ok = config_parse(&c, argc, argv, n_ranks, &err);
+    dup2(old, STDERR_FILENO);
+    close(old);
+    rewind(captured);
+    warnings[fread(warnings, 1, sizeof warnings - 1, captured)] = 0;
+    fclose(captured);
+    free(line);
+    return ok;
+}
+
+static void write_text(const char *text)
+{
+    assert_works(file_write(path, text, strlen(text), &err), err);
+}
+
+static bool parse_text(const char *text, const char *options, int n_ranks)
+{
+    write_text(text);
+    return parse(path, options, n_ranks);
+}
+
+static int count(const char *text, const char *piece)
+{
+    int n = 0;
+    for (const char *at = text; (at = strstr(at, piece)); at++)
+        n++;
+    return n;
+}
+
+static void defaults(void **state)
+{
+    (void)state;
+    assert_works(parse(NULL, COMPLETE, 1), err);
+    assert_int_equal(c.action, CONFIG_RUN);
+    assert_true(c.do_train && c.do_eval && !c.do_predict && !c.bf16 && !c.zenflow.enabled);
+    assert_true(c.learning_rate == 5e-5 && c.adam_beta1 == 0.9 && c.adam_beta2 == 0.999);
+    assert_true(c.adam_epsilon == 1e-8 && c.weight_decay == 0 && c.max_grad_norm == 1);
+    assert_true(c.num_train_epochs == 3 && c.max_steps == -1 && c.seed == 42);
+    assert_int_equal(c.train_batch_size, 8);
+    assert_int_equal(c.per_device_eval_batch_size, 8);
+    assert_int_equal(c.max_seq_length, 128);
+    assert_int_equal(c.logging_steps, 500);
+    assert_int_equal(c.save_strategy, STRATEGY_STEPS);
+    assert_int_equal(c.save_steps, 500);
+    assert_int_equal(c.eval_strategy, STRATEGY_NO);
+    assert_int_equal(c.lr_scheduler_type, LR_LINEAR);
+    assert_int_equal(c.scheduler.type, DS_SCHEDULER_NONE);
+    assert_int_equal(c.optimizer_type, OPTIMIZER_ADAMW);
+    assert_true(c.adam_w_mode && c.max_train_samples == CONFIG_AUTO && c.attn_pdrop == -1);
+    assert_null(c.train_file);
+    assert_string_equal(c.tokenizer_name, "m");
+    assert_string_equal(c.task->title, "SST-2");
+    config_free(&c);
+}
+
+static void reads_deepspeed(void **state)
+{
+    (void)state;
+    assert_works(parse(FIXTURES "deepspeed.json", "", 2), err);
+    assert_int_equal(c.train_batch_size, 64);
+    assert_int_equal(c.per_device_train_batch_size, 8);
+    assert_int_equal(c.gradient_accumulation_steps, 4);
+    assert_int_equal(c.optimizer_type, OPTIMIZER_ADAM);
+    assert_true(!c.adam_w_mode && c.learning_rate == 0.00015 && c.adam_beta1 == 0.8);
+    assert_true(c.adam_beta2 == 0.95 && c.adam_epsilon == 1e-7 && c.weight_decay == 3e-7);
+    assert_true(c.max_grad_norm == 0.5 && c.logging_steps == 20 && c.wall_clock_breakdown);
+    assert_int_equal(c.scheduler.type, DS_WARMUP_LR);
+    assert_int_equal(c.scheduler.warmup_type, WARMUP_LOG);
+    assert_true(c.scheduler.warmup_min_lr == 1e-6 && c.scheduler.warmup_max_lr == 0.0002);
+    assert_int_equal(c.scheduler.warmup_num_steps, 100);
+    assert_true(c.csv_monitor.enabled);
+    assert_string_equal(c.csv_monitor.output_path, "logs");
+    assert_string_equal(c.csv_monitor.job_name, "run");
+    assert_true(c.zero_stage == 2 && c.offload_optimizer == OFFLOAD_CPU && c.offload_pin_memory);
+    assert_string_equal(c.task_name, "stsb");
+    assert_true(c.max_steps == 120 && c.attn_pdrop == 0.25);
+    assert_int_equal(count(warnings, "has no meaning here"), 2);
+    assert_non_null(strstr(warnings, "deepspeed.json:12: optimizer.params.torch_adam has no"));
+    config_free(&c);
+}
+
+static void reads_zenflow(void **state)
+{
+    (void)state;
+    assert_works(parse(FIXTURES "deepspeed.json", "", 1), err);
+    const struct zenflow_config *z = &c.zenflow;
+    assert_true(z->enabled && z->topk_ratio == 0.05 && z->overlap_step && z->offload);
+    assert_int_equal(z->select_strategy, ZENFLOW_SELECT_STEP);
+    assert_true(z->select_interval == 16 && z->update_interval == 4 && z->auto_ratio == 0.9);
+    assert_true(z->full_warm_up_rounds == 3 && z->pt_reserved_cores_perc == 0.25 && !z->stagger);
+    assert_true(z->apply_lag == 2 && z->deferred_lr_scale == ZENFLOW_LR_SQRT);
+    assert_int_equal(z->accumulate, ZENFLOW_ACCUMULATE_HOST);
+    config_free(&c);
+    assert_works(parse_text(ZENFLOW(""), COMPLETE, 1), err);
+    assert_true(z->enabled && z->topk_ratio == 0.1 && !z->overlap_step && !z->offload);
+    assert_true(z->select_interval == CONFIG_AUTO && z->update_interval == CONFIG_AUTO);
+    assert_true(z->auto_ratio == 0.99 && z->full_warm_up_rounds == 0 && z->stagger);
+    assert_true(z->pt_reserved_cores_perc == 0.5 && z->deferred_lr_scale == 1);
+    assert_int_equal(z->apply_lag, 0); /* the step waits */
+    config_free(&c);
+    assert_works(parse_text(ZENFLOW(""), COMPLETE "--zero_optimization.zenflow.enabled=no", 1),
+                 err);
+    assert_false(z->enabled);
+    config_free(&c);
+    assert_works(parse(NULL,
+                       COMPLETE "--zero_optimization.zenflow.overlap_step "
+                                "--zero_optimization.stage 1 "
+                                "--zero_optimization.offload_optimizer.device cpu",
+                       1),
+                 err);
+    assert_true(z->enabled && z->apply_lag == 1);
+    config_free(&c);
+}
+
+/* The file that Transformers' documentation hands out: everything is left to the arguments. */
+static void reads_auto(void **state)
+{
+    (void)state;
+    assert_works(parse(FIXTURES "huggingface_auto.json",
+                       COMPLETE "--learning_rate 1e-4 --adam_beta2 0.95 --adam_epsilon=1e-6 "
+                                "--weight-decay .1 --max_grad_norm 2 --bf16 --warmup_ratio 0.1 "
+                                "--per_device_train_batch_size 4 --gradient_accumulation_steps 3",
+                       2),
+                 err);
+    assert_true(c.learning_rate == 1e-4 && c.adam_beta2 == 0.95 && c.adam_epsilon == 1e-6);
+    assert_true(c.weight_decay == 0.1 && c.max_grad_norm == 2 && c.bf16);
+    assert_int_equal(c.train_batch_size, 24);
+    assert_true(c.scheduler.warmup_max_lr == 1e-4 && c.scheduler.warmup_min_lr == 0);
+    assert_int_equal(count(warnings, "warning:"), 6);
+    assert_int_equal(count(warnings, "fp16"), 0);
+    assert_works(config_resolve_steps(&c, 100, &err), err);
+    assert_int_equal(c.steps_per_epoch, 5);
+    assert_int_equal(c.total_steps, 15);
+    assert_int_equal(c.scheduler.warmup_num_steps, 2);
+    config_free(&c);
+}
+
+static void options_outrank_the_file(void **state)
+{
+    (void)state;
+    assert_works(parse(FIXTURES "deepspeed.json",
+                       "--learning_rate 1e-3 --optimizer.params.eps 1e-5 --adam_beta1 0.7 "
+                       "--train_batch_size 8 --gradient_clipping auto --lr_scheduler_type cosine "
+                       "--logging-steps 7 --no_wall_clock_breakdown --do_predict --do_eval false "
+                       "--config_name gpt --tokenizer_name t --seed 1 --seed 2",
+                       1),
+                 err);
+    assert_true(c.learning_rate == 1e-3 && c.adam_epsilon == 1e-5 && c.adam_beta1 == 0.7);
+    assert_true(c.adam_beta2 == 0.95 && c.max_grad_norm == 1 && c.logging_steps == 7);
+    assert_true(!c.wall_clock_breakdown && c.do_predict && !c.do_eval && c.seed == 2);
+    assert_int_equal(c.scheduler.type, DS_SCHEDULER_NONE);
+    assert_int_equal(c.lr_scheduler_type, LR_COSINE);
+    assert_null(c.model_name_or_path);
+    assert_string_equal(c.config_name, "gpt");
+    config_free(&c);
+    assert_works(parse(CONFIGS "sample.json", "--model_name_or_path m", 1), err);
+    assert_null(c.config_name);
+    assert_string_equal(c.tokenizer_name, "m");
+    config_free(&c);
+    assert_works(parse_text("{\"scheduler\": {\"type\": \"WarmupDecayLR\", \"params\": "
+                            "{\"warmup_max_lr\": 1e-3, \"warmup_num_steps\": 9}}}",
+                            COMPLETE "--learning_rate 0.5 --warmup_steps 4", 1),
+                 err);
+    assert_works(config_resolve_steps(&c, 800, &err), err);
+    assert_true(c.scheduler.warmup_max_lr == 0.5 && c.scheduler.warmup_num_steps == 4);
+    assert_int_equal(c.scheduler.total_num_steps, 300);
+    config_free(&c);
+}
+
+static void batch_triple(void **state)
+{
+    (void)state;
+    static const struct {
+        const char *text;
+        int ranks, total, micro, steps;
+    } cases[] = {
+        {"{}", 3, 24, 8, 1},
+        {"{\"train_batch_size\": 32}", 2, 32, 16, 1},
+        {"{\"train_micro_batch_size_per_gpu\": 5}", 2, 10, 5, 1},
+        {"{\"gradient_accumulation_steps\": 5}", 2, 80, 8, 5},
+        {"{\"train_batch_size\": 32, \"train_micro_batch_size_per_gpu\": 4}", 2, 32, 4, 4},
+        {"{\"train_batch_size\": 32, \"gradient_accumulation_steps\": 4}", 2, 32, 4, 4},
+        {"{\"train_micro_batch_size_per_gpu\": 3, \"gradient_accumulation_steps\": 4}", 2, 24, 3,
+         4},
+        {"{\"train_batch_size\": \"auto\", \"train_micro_batch_size_per_gpu\": \"auto\", "
+         "\"training_arguments\": {\"per_device_train_batch_size\": 6}}",
+         2, 12, 6, 1},
+        {"{\"train_batch_size\": 12, \"train_micro_batch_size_per_gpu\": 6, "
+         "\"gradient_accumulation_steps\": 1}",
+         2, 12, 6, 1},
+    };
+    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
+        assert_works(parse_text(cases[i].text, COMPLETE, cases[i].ranks), err);
+        assert_int_equal(c.train_batch_size, cases[i].total);
+        assert_int_equal(c.per_device_train_batch_size, cases[i].micro);
+        assert_int_equal(c.gradient_accumulation_steps, cases[i].steps);
+        config_free(&c);
+    }
+}
+
+static void resolves_steps(void **state)
+{
+    (void)state;
+    assert_works(parse(NULL, COMPLETE "--num_train_epochs 1.5 --warmup_ratio 0.1", 1), err);
+    assert_works(config_resolve_steps(&c, 41, &err), err);
+    assert_int_equal(c.steps_per_epoch, 6);
+    assert_int_equal(c.total_steps, 9);
+    assert_int_equal(c.warmup_steps, 1);
+    config_free(&c);
+    assert_works(parse(NULL, COMPLETE "--max_steps 7 --warmup_ratio 0.5 --warmup_steps 2", 1), err);
+    assert_works(config_resolve_steps(&c, 41, &err), err);
+    assert_int_equal(c.total_steps, 7);
+    assert_int_equal(c.warmup_steps, 2);
+    config_free(&c);
+    assert_works(parse(NULL, COMPLETE "--num_train_epochs 1e300", 1), err);
+    assert_false(config_resolve_steps(&c, 41, &err));
+    assert_says(err, "--num_train_epochs is ");
+    assert_false(config_resolve_steps(&c, 0, &err));
+    assert_says(err, "there are no training examples");
+    config_free(&c);
+    assert_works(parse_text("{\"scheduler\": {\"type\": \"WarmupDecayLR\"}}", COMPLETE, 1), err);
+    assert_non_null(strstr(warnings, "warms up to 0.001"));
+    assert_works(config_resolve_steps(&c, 80000, &err), err);
+    assert_int_equal(c.scheduler.warmup_num_steps, 1000);
+    assert_int_equal(c.scheduler.total_num_steps, 30000);
+    assert_true(c.scheduler.warmup_max_lr == 0.001 && c.scheduler.warmup_type == WARMUP_LOG);
+    config_free(&c);
+}
+
+static void settles_evaluation(void **state)
+{
+    (void)state;
+    assert_works(parse(NULL, COMPLETE "--eval_steps 20", 1), err);
+    assert_int_equal(c.eval_strategy, STRATEGY_STEPS);
+    config_free(&c);
+    assert_works(parse(NULL, COMPLETE "--evaluation_strategy steps --logging_steps 30", 1), err);
+    assert_int_equal(c.eval_steps, 30);
+    config_free(&c);
+    assert_works(parse(CONFIGS "adamw.json", COMPLETE "--no_do_eval", 1), err);
+    assert_int_equal(c.eval_strategy, STRATEGY_NO);
+    config_free(&c);
+    assert_works(parse(NULL,
+                       COMPLETE "--load_best_model_at_end --eval_steps 250 "
+                                "--metric_for_best_model eval_accuracy",
+                       1),
+                 err);
+    assert_string_equal(c.metric_for_best_model, "accuracy");
+    assert_true(c.greater_is_better);
+    config_free(&c);
+    assert_works(parse(NULL, COMPLETE "--load_best_model_at_end --eval_steps 250", 1), err);
+    assert_string_equal(c.metric_for_best_model, "loss");
+    assert_false(c.greater_is_better);
+    config_free(&c);
+    assert_works(parse(NULL,
+                       "--task_name lm --train_file t --config_name gpt --tokenizer_name v "
+                       "--output_dir o --resume_from_checkpoint",
+                       1),
+                 err);
+    assert_false(c.do_eval); /* there is nothing to evaluate on */
+    assert_string_equal(c.resume_from_checkpoint, "latest");
+    config_free(&c);
+    assert_works(parse_text("{\"training_arguments\": {\"resume_from_checkpoint\": true}}",
+                            COMPLETE "--resume_from_checkpoint false", 1),
+                 err);
+    assert_null(c.resume_from_checkpoint);
+    config_free(&c);
+}
+
+/* text: of the file, which is "FILE" in `sentence`; NULL: none. */
+struct refusal {
+    const char *text, *options, *sentence;
+};
+
+static void refuse(const struct refusal *cases, size_t n)
+{
+    for (size_t i = 0; i < n; i++) {
+        const struct refusal *r = &cases[i];
+        bool ok = r->text ? parse_text(r->text, r->options, 2) : parse(NULL, r->options, 2);
+        if (ok)
+            ok = config_resolve_steps(&c, 8, &err);
+        bool starts = strncmp(r->sentence, "FILE", 4) == 0;
+        char *sentence = zf_format("%s%s", starts ? path : "", r->sentence + (starts ? 4 : 0));
+        if (ok)
+            fail_msg("not refused: %s", sentence);
+        assert_string_equal(err.text, sentence);
+        free(sentence);
+        config_free(&c);
+    }
+}
+
+#define REFUSE(cases) refuse(cases, sizeof cases / sizeof *cases)
+
+static void refuses_unknown_keys(void **state)
+{
+    (void)state;
+    static const struct refusal cases[] = {
+        {"{\n\"optimiser\": {}}", COMPLETE,
+         "FILE:2: optimiser is not a known key (did you mean optimizer?)"},
+        {"{\"training_arguments\": {\n\n\"lerning_rate\": 1}}", COMPLETE,
+         "FILE:3: training_arguments.lerning_rate is not a known key (did you mean "
+         "training_arguments.learning_rate?)"},
+        {"{\"learning_rate\": 1}", COMPLETE,
+         "FILE:1: learning_rate is not a known key (did you mean "
+         "training_arguments.learning_rate?)"},
+        {"{\"zenflow\": {}}", COMPLETE,
+         "FILE:1: zenflow is not a known key (did you mean zero_optimization.zenflow?)"},
+        {ZENFLOW("\n\"topk\": 1"), COMPLETE,
+         "FILE:3: zero_optimization.zenflow.topk is not a known key (did you mean "
+         "zero_optimization.zenflow.topk_ratio?)"},
+        {"{\"xyzzy\": 1}", COMPLETE, "FILE:1: xyzzy is not a known key"},
+        {NULL, "--topk_ratio 3",
+         "--topk_ratio is not an option (did you mean --zero_optimization.zenflow.topk_ratio?)"},
+        {NULL, "--learning-rat 3",
+         "--learning_rat is not an option (did you mean --learning_rate?)"},
+        {NULL, "--epochs 3", "--epochs is not an option (did you mean --num_train_epochs?)"},
+        {NULL, "my.json", "my.json is not an option (did you mean --config my.json?)"},
+        {NULL, "-x", "-x is not an option"},
+    };
+    REFUSE(cases);
+}
+
+static void refuses_bad_values(void **state)
+{
+    (void)state;
+    static const struct refusal cases[] = {
+        {ZENFLOW("\n\"topk_ratio\": 5"), COMPLETE,
+         "FILE:3: zero_optimization.zenflow.topk_ratio is 5, but it is a fraction from 0 to 1 (did "
+         "you mean 0.05?)"},
+        {"{\"training_arguments\": {\"learning_rate\": \"1e-4\"}}", COMPLETE,
+         "FILE:1: training_arguments.learning_rate is \"1e-4\", but it is a number of at least 0 "
+         "(did you mean 0.0001, without quotes?)"},
+        {"{\"optimizer\": {\"type\": \"SGD\"}}", COMPLETE,
+         "FILE:1: optimizer.type is \"SGD\", but it is one of \"AdamW\" or \"Adam\""},
+        {"{\"optimizer\": 3}", COMPLETE,
+         "FILE:1: optimizer is 3, but it is a block of keys in braces"},
+        {"{\"optimizer\": {\"params\": {\"betas\": 0.9}}}", COMPLETE,
+         "FILE:1: optimizer.params.betas is 0.9, but it is two numbers in brackets, each from 0 to "
+         "below 1"},
+        {"{\"optimizer\": {\"params\": {\"betas\": [0.9, 1]}}}", COMPLETE,
+         "FILE:1: optimizer.params.betas is 1, but it is a fraction from 0 to below 1"},
+        {"{\"zero_optimization\": {\"stage\": 3}}", COMPLETE,
+         "FILE:1: zero_optimization.stage is 3, but it is 0, 1 or 2 (partitioning the parameters, "
+         "stage 3, is not available)"},
+        {"{\"zero_optimization\": {\"offload_optimizer\": {\"device\": \"nvme\"}}}", COMPLETE,
+         "FILE:1: zero_optimization.offload_optimizer.device is \"nvme\", but it is one of "
+         "\"none\" "
+         "or \"cpu\""},
+        {"{\"training_arguments\": {\"do_eval\": \"yes\"}}", COMPLETE,
+         "FILE:1: training_arguments.do_eval is \"yes\", but it is true or false (did you mean "
+         "true, "
+         "without quotes?)"},
+        {"{\"training_arguments\": {\"data_dir\": 7}}", COMPLETE,
+         "FILE:1: training_arguments.data_dir is 7, but it is a string"},
+        {NULL, "--do_predict maybe", "--do_predict is \"maybe\", but it is true or false"},
+        {NULL, "--learning_rate", "--learning_rate needs a value: a number of at least 0"},
+        {NULL, "--learning_rate --do_train",
+         "--learning_rate needs a value: a number of at least 0"},
+        {NULL, "--config", "--config needs a value: a file"},
+        {NULL, "--config /nonexistent.json",
+         "/nonexistent.json: cannot be read: No such file or directory"},
+        {NULL, "--learning_rate nan",
+         "--learning_rate is \"nan\", but it is a number of at least 0"},
+        {NULL, "--max_seq_length 12.5",
+         "--max_seq_length is 12.5, but it is a whole number of at least 1"},
+        {NULL, "--max_steps 3000000000",
+         "--max_steps is 3000000000, but it is a whole number of at least -1"},
+        {NULL, "--seed=-1", "--seed is -1, but it is a whole number of at least 0"},
+        {NULL, "--num_train_epochs 0", "--num_train_epochs is 0, but it is a number above 0"},
+        {NULL, "--embd_pdrop 10",
+         "--embd_pdrop is 10, but it is a fraction from 0 to below 1 (did you mean 0.1?)"},
+        {NULL, "--eval_strategy step",
+         "--eval_strategy is \"step\", but it is one of \"no\", \"steps\" or \"epoch\" (did you "
+         "mean "
+         "\"steps\"?)"},
+        {NULL, "--task_name colla",
+         "--task_name is \"colla\", but it is one of \"cola\", \"sst2\", \"mrpc\", \"stsb\", "
+         "\"qqp\", \"mnli\", \"qnli\", \"rte\", \"wnli\" or \"lm\" (did you mean \"cola\"?)"},
+        {NULL, "--zero_optimization.zenflow.deferred_lr_scale squart",
+         "--zero_optimization.zenflow.deferred_lr_scale is \"squart\", but it is a number above 0, "
+         "or \"sqrt\""},
+    };
+    REFUSE(cases);
+}
+
+static void refuses_what_is_not_here(void **state)
+{
+    (void)state;
+    static const struct refusal cases[] = {
+        {"{\"fp16\": {\"enabled\": true}}", COMPLETE,
+         "FILE:1: fp16 is {\"enabled\":true}, but half precision here is bf16: use bf16"},
+        {"{\"zero_optimization\": {\"offload_param\": {\"device\": \"cpu\"}}}", COMPLETE,
+         "FILE:1: zero_optimization.offload_param is {\"device\":\"cpu\"}, but parameters stay on "
+         "the device"},
+        {"{\"optimizer\": {\"params\": {\"bias_correction\": false}}}", COMPLETE,
+         "FILE:1: optimizer.params.bias_correction is false, but AdamW here corrects its moments' "
+         "bias"},
+        {"{\"gradient_allreduce_op\": \"sum\"}", COMPLETE,
+         "FILE:1: gradient_allreduce_op is \"sum\", but gradients are averaged over the ranks"},
+        {NULL, COMPLETE "--fp16", "--fp16 is true, but half precision here is bf16: use bf16"},
+        {NULL, COMPLETE "--optim adafactor",
+         "--optim is \"adafactor\", but the optimizer is AdamW"},
+        {NULL, COMPLETE "--label_smoothing_factor 0.1",
+         "--label_smoothing_factor is 0.1, but that is not available here"},
+    };
+    REFUSE(cases);
+}
+
+static void refuses_contradictions(void **state)
+{
+    (void)state;
+    static const struct refusal cases[] = {
+        {"{\"train_batch_size\": 32, \"gradient_accumulation_steps\": 3}", COMPLETE,
+         "FILE:1: train_batch_size is 32, but it is per_device_train_batch_size x "
+         "gradient_accumulation_steps x ranks, and 5 x 3 x 2 is 30"},
+        {"{\"train_batch_size\": 32, \"train_micro_batch_size_per_gpu\": 4,\n"
+         "\"gradient_accumulation_steps\": 8}",
+         COMPLETE,
+         "FILE:1: train_batch_size is 32, but it is per_device_train_batch_size x "
+         "gradient_accumulation_steps x ranks, and 4 x 8 x 2 is 64"},
+        {"{\"train_batch_size\": 1}", COMPLETE,
+         "FILE:1: train_batch_size is 1, but it is per_device_train_batch_size x "
+         "gradient_accumulation_steps x ranks, and 1 x 1 x 2 is 2"},
+        {NULL, COMPLETE "--train_micro_batch_size_per_gpu 2000000000",
+         "--train_micro_batch_size_per_gpu is 2000000000, but with 1 accumulation steps and 2 "
+         "ranks "
+         "a step would have more than 2147483647 examples"},
+        {"{\"optimizer\": {\"params\": {\"adam_w_mode\": false}}}", COMPLETE,
+         "FILE:1: optimizer.params.adam_w_mode is false, but optimizer.type is \"AdamW\", which "
+         "decouples weight decay: use \"Adam\""},
+        {"{\"zero_optimization\": {\"offload_optimizer\": {\"device\": \"cpu\"}}}", COMPLETE,
+         "FILE:1: zero_optimization.offload_optimizer.device is \"cpu\", but offloading needs "
+         "zero_optimization.stage 1 or 2, and it is 0"},
+        {"{\"scheduler\": {\"params\": {\"warmup_max_lr\": 1}}}", COMPLETE,
+         "FILE:1: scheduler.params.warmup_max_lr is 1.0, but scheduler.type is not given: "
+         "WarmupLR, "
+         "WarmupDecayLR or WarmupCosineLR"},
+        {"{\"scheduler\": {\"type\": \"WarmupCosineLR\", \"params\": {\"warmup_max_lr\": 1}}}",
+         COMPLETE,
+         "FILE:1: scheduler.params.warmup_max_lr is 1.0, but scheduler.type \"WarmupCosineLR\" has "
+         "no such key"},
+        {"{\"scheduler\": {\"type\": \"WarmupLR\"},\n"
+         "\"training_arguments\": {\"lr_scheduler_type\": \"cosine\"}}",
+         COMPLETE,
+         "FILE:2: training_arguments.lr_scheduler_type is \"cosine\", but scheduler.type is "
+         "\"WarmupLR\", which is constant_with_warmup"},
+        {"{\"scheduler\": {\"type\": \"WarmupLR\", \"params\": {\"warmup_max_lr\": 0.25}},\n"
+         "\"training_arguments\": {\"learning_rate\": 0.5}}",
+         COMPLETE,
+         "FILE:1: scheduler.params.warmup_max_lr is 0.25, but learning_rate is 0.5: give one of "
+         "them, or \"auto\""},
+        {"{\"scheduler\": {\"type\": \"WarmupLR\", \"params\": {\"warmup_num_steps\": 5}},\n"
+         "\"training_arguments\": {\"warmup_steps\": 6}}",
+         COMPLETE,
+         "FILE:1: scheduler.params.warmup_num_steps is 5, but warmup_steps is given too: give one "
+         "of them, or \"auto\""},
+        {NULL, COMPLETE "--config_name gpt",
+         "--config_name is \"gpt\", but model_name_or_path is given too: name a trained model, or "
+         "a "
+         "shape for random initialisation"},
+        {NULL, COMPLETE "--load_best_model_at_end",
+         "--load_best_model_at_end is true, but it needs eval_strategy and save_strategy to be "
+         "both "
+         "\"steps\" or both \"epoch\""},
+        {NULL, COMPLETE "--load_best_model_at_end --eval_steps 3",
+         "--load_best_model_at_end is true, but it needs save_steps (500) to be a multiple of "
+         "eval_steps (3)"},
+        {NULL, COMPLETE "--no_do_eval --eval_strategy epoch",
+         "--do_eval is false, but eval_strategy asks for evaluation"},
+        {NULL, COMPLETE "--no_do_eval --no_do_train",
+         "--do_train is false, but do_eval and do_predict are false too: there is nothing to do"},
+        {NULL, COMPLETE "--task_name lm --do_predict",
+         "--do_predict is true, but task lm has no predictions to make"},
+    };
+    REFUSE(cases);
+    assert_false(parse_text("{\"training_arguments\": {\"learning_rate\": 0.25},\n"
+                            "\"optimizer\": {\"params\": {\"lr\": 0.5}}}",
+                            COMPLETE, 1));
+    assert_says(err, ":2: optimizer.params.lr is 0.5, but /tmp/");
+    assert_says(err, ":1: training_arguments.learning_rate, which means the same, is 0.25");
+    assert_false(parse_text("{\"training_arguments\": {\"adam_beta1\": 0.25},\n"
+                            "\"optimizer\": {\"params\": {\"betas\": [0.5, 0.9]}}}",
+                            COMPLETE, 1));
+    assert_says(err, ":2: optimizer.params.betas is 0.5, but /tmp/");
+}
+
+static void refuses_what_zenflow_cannot_do(void **state)
+{
+    (void)state;
+    static const struct refusal cases[] = {
+        {"{\"zero_optimization\": {\"zenflow\": {}}}", COMPLETE,
+         "zero_optimization.stage is 0 by default, but ZenFlow needs stage 1 or 2"},
+        {"{\"zero_optimization\": {\"stage\": 1, \"zenflow\": {}}}", COMPLETE,
+         "zero_optimization.offload_optimizer.device is \"none\" by default, but ZenFlow needs "
+         "\"cpu\": that is where it keeps what it defers"},
+        {ZENFLOW("\"select_interval\": 4"), COMPLETE,
+         "FILE:2: zero_optimization.zenflow.select_interval is 4, but select_strategy \"auto\" "
+         "selects every epoch and would overwrite it: use select_strategy \"step\" or \"epoch\""},
+        {ZENFLOW("\"select_strategy\": \"epoch\""), COMPLETE,
+         "zero_optimization.zenflow.select_interval is \"auto\" by default, but with a "
+         "select_strategy other than \"auto\" it must be a number"},
+        {ZENFLOW("\"select_strategy\": \"step\", \"select_interval\": 2, \"update_interval\": 4"),
+         COMPLETE,
+         "FILE:2: zero_optimization.zenflow.select_interval is 2, but it must be at least "
+         "update_interval, which is 4"},
+        {ZENFLOW("\"select_strategy\": \"epoch\", \"select_interval\": 2, \"update_interval\": 4"),
+         COMPLETE,
+         "FILE:2: zero_optimization.zenflow.select_interval is 2, but that is 2 steps, and it must "
+         "be at least update_interval, which is 4"},
+        {ZENFLOW("\"update_interval\": 0"), COMPLETE,
+         "FILE:2: zero_optimization.zenflow.update_interval is 0, but it is a whole number of at "
+         "least 1, or \"auto\""},
+        {ZENFLOW("\"apply_lag\": 1"), COMPLETE,
+         "FILE:2: zero_optimization.zenflow.apply_lag is 1, but without overlap_step the step "
+         "waits "
+         "for the host: it must be 0"},
+        {ZENFLOW("\"steps_per_epoch\": 9"), COMPLETE,
+         "FILE:2: zero_optimization.zenflow.steps_per_epoch is 9, but the run counts them itself"},
+    };
+    REFUSE(cases);
+}
+
+static void refuses_incomplete_runs(void **state)
+{
+    (void)state;
+    static const struct refusal cases[] = {
+        {NULL, "", "task_name is not given: a GLUE task, or lm"},
+        {NULL, "--task_name cola",
+         "model_name_or_path is not given: the folder of a model, or config_name for random "
+         "initialisation"},
+        {NULL, "--task_name cola --config_name gpt",
+         "--config_name is \"gpt\", but tokenizer_name is not given: the folder of its tokenizer"},
+        {NULL, "--task_name cola --model_name_or_path m",
+         "output_dir is not given: the folder for what this run makes"},
+        {NULL, "--task_name CoLA --model_name_or_path m --output_dir o",
+         "data_dir is not given: training on task cola needs the folder of its GLUE files, or "
+         "train_file"},
+        {NULL, "--task_name lm --model_name_or_path m --output_dir o --data_dir d",
+         "train_file is not given: training on task lm needs a text file"},
+        {NULL, "--task_name lm --model_name_or_path m --output_dir o --train_file t --do_eval",
+         "validation_file is not given: evaluation on task lm needs a text file"},
+    };
+    REFUSE(cases);
+    assert_works(parse(NULL, "--print_config", 1), err); /* shows what there is */
+    assert_int_equal(c.action, CONFIG_PRINT);
+    config_free(&c);
+}
+
+static void warns_once_a_key(void **state)
+{
+    (void)state;
+    assert_works(parse_text("{\"wandb\": {\"enabled\": true, \"project\": \"x\"},\n"
+                            "\"tensorboard\": {\"enabled\": false, \"output_path\": \"x\"},\n"
+                            "\"prescale_gradients\": true}",
+                            COMPLETE "--pad_to_max_length --report_to wandb --optim adamw_torch "
+                                     "--dataloader_num_workers 4 --local_rank=0",
+                            1),
+                 err);
+    assert_int_equal(count(warnings, "warning:"), 5);
+    assert_non_null(strstr(warnings, ":1: wandb has no meaning here: use csv_monitor\n"));
+    assert_non_null(strstr(warnings, ":3: prescale_gradients has no meaning here\n"));
+    assert_non_null(
+        strstr(warnings, "--pad_to_max_length has no meaning here: there is no padding"));
+    config_free(&c);
+}
+
+/* What is the same in two configurations: every field of the table. */
+static json_t *effective(const struct config *config)
+{
+    json_t *all = json_object();
+    for (int i = 0; i < config_table_rows; i++) {
+        const struct config_key *key = &config_table[i];
+        if (key->name && !key->same_as)
+            json_object_set_new(all, key->name, config_value(config, key));
+    }
+    return all;
+}
+
+static void round_trip(const char *file, const char *options, int ranks)
+{
+    assert_works(parse(file, options, ranks), err);
+    assert_works(config_resolve_steps(&c, 1000, &err), err);
+    json_t *before = effective(&c);
+    assert_works(config_write(&c, path, &err), err);
+    int steps = c.total_steps, per_epoch = c.steps_per_epoch;
+    config_free(&c);
+    assert_works(parse(path, "", ranks), err);
+    assert_string_equal(warnings, "");
+    assert_works(config_resolve_steps(&c, 1000, &err), err);
+    json_t *after = effective(&c);
+    char *a = config_dump(before, JSON_INDENT(1)), *b = config_dump(after, JSON_INDENT(1));
+    assert_string_equal(a, b);
+    assert_true(json_equal(before, after)); /* to the last digit */
+    assert_true(c.total_steps == steps && c.steps_per_epoch == per_epoch);
+    free(a);
+    free(b);
+    json_decref(before);
+    json_decref(after);
+    config_free(&c);
+}
+
+static void writes_the_same_run(void **state)
+{
+    (void)state;
+    round_trip(NULL, COMPLETE, 1);
+    round_trip(NULL,
+               COMPLETE "--learning_rate 0.12345678901234567 --adam_beta2 0.9999999 --seed 7 "
+                        "--warmup_ratio 0.15 --lr_scheduler_type cosine --attn_pdrop 0 "
+                        "--load_best_model_at_end --eval_steps 50 --do_predict --bf16 "
+                        "--max_train_samples 10 --save_total_limit 2 --resume_from_checkpoint x",
+               3);
+    round_trip(FIXTURES "deepspeed.json", "", 2);
+    round_trip(FIXTURES "huggingface_auto.json", COMPLETE "--warmup_steps 9", 2);
+    write_text(
+        "{\"scheduler\": {\"type\": \"WarmupCosineLR\", \"params\": {\"cos_min_ratio\": 0.1, "
+        "\"warmup_num_steps\": \"auto\", \"total_num_steps\": 375}}}");
+    round_trip(path, COMPLETE "--warmup_ratio 0.1 --num_train_epochs 3", 1);
+    write_text("{\"scheduler\": {\"type\": \"WarmupDecayLR\"}}");
+    round_trip(path, COMPLETE, 1);
+}
+
+static void ready_configurations_parse(void **state)
+{
+    (void)state;
+    static const char *const names[] = {"adamw", "zenflow", "zenflow_auto", "zero_offload"};
+    for (int i = 0; i < 4; i++) {
+        char *file = zf_format(CONFIGS "%s.json", names[i]);
+        round_trip(file, COMPLETE, 2);
+        assert_works(parse(file, COMPLETE, 1), err);
+        assert_int_equal(c.zenflow.enabled, i == 1 || i == 2);
+        assert_string_equal(warnings, "");
+        config_free(&c);
+        free(file);
+    }
+    round_trip(CONFIGS "sample.json", "", 1);
+    round_trip(CONFIGS "lm.json",
+               "--train_file t --validation_file v --config_name gpt --tokenizer_name t "
+               "--output_dir o",
+               1);
+}
+
+static char printed[32768]; /* by config_print or config_print_help */
+
+static void shows_where_values_come_from(void **state)
+{
+    (void)state;
+    assert_works(parse(FIXTURES "deepspeed.json", "--seed 3", 2), err);
+    FILE *out = fmemopen(printed, sizeof printed, "w");
+    config_print(&c, out);
+    fclose(out);
+    const char *const lines[][3] = {
+        {"\nseed ", " = 3 ", "# --seed\n"},
+        {"\nlearning_rate ", " = 0.00015 ", "deepspeed.json:7 (optimizer.params.lr)\n"},
+        {"\nadam_beta1 ", " = 0.8 ", "deepspeed.json:8 (optimizer.params.betas)\n"},
+        {"\ngradient_accumulation_steps ", " = 4 ", "# auto\n"},
+        {"\nmax_seq_length ", " = 128 ", "# default\n"},
+        {"\ntask_name ", " = \"stsb\" ", "deepspeed.json:45\n"},
+        {"\ntrain_file ", " = null ", "# default\n"},
+    };
+    for (size_t i = 0; i < sizeof lines / sizeof *lines; i++) {
+        const char *line = strstr(printed, lines[i][0]),
+                   *at = line ? strstr(line, lines[i][1]) : NULL;
+        const char *origin = at ? strstr(at, lines[i][2]) : NULL;
+        assert_non_null(origin);
+        assert_ptr_equal(strchr(line + 1, '\n'), origin + strlen(lines[i][2]) - 1);
+    }
+    config_free(&c);
+}
+
+static void helps_with_every_key(void **state)
+{
+    (void)state;
+    assert_works(parse(NULL, "--nonsense --help", 1), err);
+    assert_int_equal(c.action, CONFIG_HELP);
+    config_free(&c);
+    assert_works(parse(NULL, "--version", 1), err);
+    assert_int_equal(c.action, CONFIG_VERSION);
+    config_free(&c);
+    FILE *out = fmemopen(printed, sizeof printed, "w");
+    config_print_help(out);
+    fclose(out);
+    assert_null(strstr(printed, "(null)"));
+    for (int i = 0; i < config_table_rows; i++)
+        if (config_table[i].name)
+            assert_non_null(strstr(printed, config_option_name(&config_table[i])));
+    size_t width;
+    for (const char *line = printed; *line; line += width + (line[width] == '\n')) {
+        width = strcspn(line, "\n");
+        assert_in_range(width, 0, 100);
+    }
+}
+
+int main(void)
+{
+    close(mkstemp(path));
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(defaults),
+        cmocka_unit_test(reads_deepspeed),
+        cmocka_unit_test(reads_zenflow),
+        cmocka_unit_test(reads_auto),
+        cmocka_unit_test(options_outrank_the_file),
+        cmocka_unit_test(batch_triple),
+        cmocka_unit_test(resolves_steps),
+        cmocka_unit_test(settles_evaluation),
+        cmocka_unit_test(refuses_unknown_keys),
+        cmocka_unit_test(refuses_bad_values),
+        cmocka_unit_test(refuses_what_is_not_here),
+        cmocka_unit_test(refuses_contradictions),
+        cmocka_unit_test(refuses_what_zenflow_cannot_do),
+        cmocka_unit_test(refuses_incomplete_runs),
+        cmocka_unit_test(warns_once_a_key),
+        cmocka_unit_test(writes_the_same_run),
+        cmocka_unit_test(ready_configurations_parse),
+        cmocka_unit_test(shows_where_values_come_from),
+        cmocka_unit_test(helps_with_every_key),
+    };
+    int failed = cmocka_run_group_tests(tests, NULL, NULL);
+    unlink(path);
+    return failed;
+}

@@ -1,0 +1,281 @@
+/* model/gpt_weights: initialisation, loading from every form of file, saving, and the faults. */
+#include "tests/testing.h"
+
+#include "data/alloc.h"
+#include "data/file.h"
+#include "model/gpt.h"
+
+#include <math.h>
+#include <omp.h>
+
+#define FIXTURES ZF_TESTS_DIR "/fixtures/gpt/"
+
+static char directory[] = "/tmp/zf-test-gpt-weights-XXXXXX";
+
+static struct gpt *make(const struct gpt_config *config)
+{
+    return gpt_create(device_cpu(0), config, 4, 2);
+}
+
+static struct gpt *load(const char *from, bool *head_is_new)
+{
+    struct gpt_config c;
+    struct zf_error err;
+    assert_works(gpt_config_load(&c, from, &err), err);
+    struct gpt *model = make(&c);
+    assert_works(gpt_load_weights(model, from, 11, head_is_new, &err), err);
+    return model;
+}
+
+/* The CPU device's memory is ours to look at. */
+static const float *weights(struct gpt *model, const char *name)
+{
+    const struct param *p = params_find(gpt_params(model), name);
+    assert_non_null(p);
+    return (const float *)gpt_param_data(model) + p->offset;
+}
+
+static void same_weights(struct gpt *a, struct gpt *b)
+{
+    assert_memory_equal(gpt_param_data(a), gpt_param_data(b),
+                        gpt_params(a)->n_elements * sizeof(float));
+}
+
+static void initialises_as_transformers(void **state)
+{
+    (void)state;
+    struct gpt_config c;
+    struct zf_error err;
+    assert_works(gpt_config_preset(&c, "gpt", &err), err);
+    c.head = GPT_HEAD_CLASSIFY;
+    struct gpt *model = make(&c);
+    gpt_init_weights(model, 3);
+    for (int i = 0; i < gpt_params(model)->n_params; i++) {
+        const struct param *p = &gpt_params(model)->params[i];
+        const float *w = weights(model, p->name);
+        double n = (double)p->n_elements, sum = 0, squares = 0;
+        for (size_t j = 0; j < p->n_elements; j++) {
+            sum += (double)w[j];
+            squares += (double)w[j] * (double)w[j];
+        }
+        if (p->kind == PARAM_VECTOR) {
+            bool gain = strstr(p->name, "ln_") && strstr(p->name, ".weight");
+            assert_true(sum == (gain ? n : 0) && squares == sum);
+            assert_false(p->decay);
+            continue;
+        }
+        double std = strstr(p->name, "c_proj") ? 0.02 / sqrt(2 * c.n_layer) : 0.02;
+        assert_true(p->decay);
+        assert_true(fabs(sum / n) < 5 * std / sqrt(n));
+        assert_true(fabs(squares / n / (std * std) - 1) < 5 * sqrt(2 / n));
+    }
+    assert_true(gpt_params(model)->n_parameters > 900000);
+    gpt_destroy(model);
+}
+
+static void initialisation_depends_on_seed_and_name_alone(void **state)
+{
+    (void)state;
+    struct gpt_config c;
+    struct zf_error err;
+    assert_works(gpt_config_preset(&c, "gpt", &err), err);
+    struct gpt *a = make(&c), *b = make(&c);
+    int threads = omp_get_max_threads();
+    omp_set_num_threads(3);
+    gpt_init_weights(a, 3);
+    omp_set_num_threads(1);
+    gpt_init_weights(b, 3);
+    omp_set_num_threads(threads);
+    same_weights(a, b);
+    gpt_init_weights(b, 4);
+    assert_memory_not_equal(weights(a, "transformer.wpe.weight"),
+                            weights(b, "transformer.wpe.weight"), 64);
+    assert_memory_not_equal(weights(a, "transformer.h.0.mlp.c_fc.weight"),
+                            weights(a, "transformer.h.1.mlp.c_fc.weight"), 64);
+    gpt_destroy(b);
+    c.n_layer = 1;
+    b = make(&c);
+    gpt_init_weights(b, 3);
+    assert_memory_equal(weights(a, "transformer.h.0.mlp.c_fc.weight"),
+                        weights(b, "transformer.h.0.mlp.c_fc.weight"), 64);
+    gpt_destroy(a);
+    gpt_destroy(b);
+}
+
+static void loads_every_form(void **state)
+{
+    (void)state;
+    bool head_is_new;
+    struct gpt *whole = load(FIXTURES "classify3", &head_is_new);
+    assert_false(head_is_new);
+    struct gpt *sharded = load(FIXTURES "loader-sharded", &head_is_new);
+    assert_false(head_is_new);
+    same_weights(whole, sharded);
+    struct gpt *half = load(FIXTURES "loader-f16", &head_is_new);
+    assert_false(head_is_new);
+    struct gpt *brain = load(FIXTURES "loader-bf16", &head_is_new); /* no head, no prefix */
+    assert_true(head_is_new);
+    struct gpt *fresh = make(gpt_get_config(whole));
+    gpt_init_weights(fresh, 11);
+    size_t head = params_find(gpt_params(whole), "score.weight")->offset;
+    const float *a = gpt_param_data(whole), *f16 = gpt_param_data(half);
+    const float *bf16 = gpt_param_data(brain), *new_head = gpt_param_data(fresh);
+    for (size_t i = 0; i < gpt_params(whole)->n_elements; i++) {
+        assert_true(fabsf(f16[i] - a[i]) <= fabsf(a[i]) * 0x1p-11f + 0x1p-25f);
+        if (i < head)
+            assert_true(fabsf(bf16[i] - a[i]) <= fabsf(a[i]) * 0x1p-8f);
+        else
+            assert_true(bf16[i] == new_head[i]);
+    }
+    gpt_destroy(whole);
+    gpt_destroy(sharded);
+    gpt_destroy(half);
+    gpt_destroy(brain);
+    gpt_destroy(fresh);
+}
+
+static void heads_are_input_major(void **state)
+{
+    (void)state;
+    bool head_is_new;
+    struct zf_error err;
+    struct gpt *model = load(FIXTURES "classify3", &head_is_new);
+    struct safetensors *s = safetensors_open(FIXTURES "classify3/model.safetensors", &err);
+    assert_non_null(s);
+    const struct tensor *t = safetensors_find(s, "score.weight");
+    const float *w = weights(model, "score.weight");
+    float theirs[3 * 24];
+    assert_int_equal(t->n_elements, 3 * 24);
+    assert_works(tensor_read_f32(t, theirs, 0, 3 * 24, &err), err);
+    for (int in = 0; in < 24; in++)
+        for (int out = 0; out < 3; out++)
+            assert_true(w[in * 3 + out] == theirs[out * 24 + in]);
+    safetensors_close(s);
+    gpt_destroy(model);
+}
+
+static void loads_what_it_saves(void **state)
+{
+    (void)state;
+    static const char *const cases[] = {"classify3", "regress", "lm", "lm-untied"};
+    for (int i = 0; i < 4; i++) {
+        char *from = zf_format(FIXTURES "%s", cases[i]);
+        bool head_is_new;
+        struct zf_error err;
+        struct gpt *a = load(from, &head_is_new);
+        assert_works(gpt_save(a, directory, NULL, &err), err);
+        struct gpt *b = load(directory, &head_is_new);
+        assert_false(head_is_new);
+        same_weights(a, b);
+        gpt_destroy(a);
+        gpt_destroy(b);
+        free(from);
+    }
+}
+
+static void a_language_model_becomes_a_classifier(void **state)
+{
+    (void)state;
+    struct gpt_config c;
+    struct zf_error err;
+    bool head_is_new;
+    assert_works(gpt_config_load(&c, FIXTURES "lm-untied", &err), err);
+    c.head = GPT_HEAD_CLASSIFY;
+    struct gpt *model = make(&c);
+    assert_works(gpt_load_weights(model, FIXTURES "lm-untied", 1, &head_is_new, &err), err);
+    assert_true(head_is_new);
+    assert_null(params_find(gpt_params(model), "lm_head.weight"));
+    gpt_destroy(model);
+}
+
+static void refused(const struct gpt_config *c, const char *from, const char *piece)
+{
+    struct zf_error err;
+    bool head_is_new;
+    struct gpt *model = make(c);
+    gpt_init_weights(model, 1);
+    struct gpt *before = make(c);
+    gpt_init_weights(before, 1);
+    if (gpt_load_weights(model, from, 1, &head_is_new, &err))
+        fail_msg("loaded, but \"%s\" was expected", piece);
+    assert_says(err, piece);
+    same_weights(model, before);
+    gpt_destroy(model);
+    gpt_destroy(before);
+}
+
+static void refuses_what_does_not_fit(void **state)
+{
+    (void)state;
+    struct gpt_config c;
+    struct zf_error err;
+    const char *from = FIXTURES "classify3";
+    assert_works(gpt_config_load(&c, from, &err), err);
+    struct gpt_config changed = c;
+    changed.n_layer = 2;
+    refused(&changed, from,
+            "classify3/model.safetensors: tensor transformer.h.2.attn.c_attn.bias of shape (72) is "
+            "not part of a GPT-2 of the 2 layers");
+    changed.n_layer = 4;
+    refused(&changed, from, "tensor transformer.h.3.ln_1.weight of shape (24) is missing");
+    changed = c;
+    changed.vocab_size = 65;
+    refused(&changed, from,
+            "transformer.wte.weight has the shape (64, 24), but config.json makes it (65, 24)");
+    changed = c;
+    changed.n_inner = 41;
+    refused(&changed, from,
+            "c_fc.weight has the shape (24, 40), but config.json makes it (24, 41)");
+    changed = c;
+    changed.num_labels = 2;
+    refused(&changed, from, "score.weight has the shape (3, 24), but config.json makes it (2, 24)");
+    changed = c;
+    changed.head = GPT_HEAD_LM;
+    changed.tie_word_embeddings = false;
+    refused(&changed, from, "tensor lm_head.weight of shape (64, 24) is missing");
+    refused(&c, "/nonexistent", "/nonexistent/model.safetensors: cannot be read");
+}
+
+static void refuses_whole_numbers(void **state)
+{
+    (void)state;
+    bool head_is_new;
+    struct zf_error err;
+    struct gpt *model = load(FIXTURES "regress", &head_is_new);
+    char *path = zf_format("%s/model.safetensors", directory);
+    struct safetensors *s = safetensors_open(FIXTURES "regress/model.safetensors", &err);
+    struct safetensors_writer *w = safetensors_write_begin(path, &err);
+    assert_true(s && w);
+    for (int i = 0; i < safetensors_count(s); i++) {
+        const struct tensor *t = safetensors_at(s, i);
+        bool norm = strcmp(t->name, "transformer.ln_f.bias") == 0;
+        safetensors_write_declare(w, t->name, norm ? DTYPE_I32 : t->dtype, t->n_dims, t->shape);
+    }
+    for (int i = 0; i < safetensors_count(s); i++)
+        safetensors_write_data(w, safetensors_at(s, i)->data, safetensors_at(s, i)->n_elements * 4);
+    assert_works(safetensors_write_end(w, true, &err), err);
+    refused(gpt_get_config(model), directory, "tensor transformer.ln_f.bias is I32");
+    safetensors_close(s);
+    free(path);
+    gpt_destroy(model);
+}
+
+int main(void)
+{
+    struct zf_error err;
+    if (!mkdtemp(directory))
+        return 1;
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(initialises_as_transformers),
+        cmocka_unit_test(initialisation_depends_on_seed_and_name_alone),
+        cmocka_unit_test(loads_every_form),
+        cmocka_unit_test(heads_are_input_major),
+        cmocka_unit_test(loads_what_it_saves),
+        cmocka_unit_test(a_language_model_becomes_a_classifier),
+        cmocka_unit_test(refuses_what_does_not_fit),
+        cmocka_unit_test(refuses_whole_numbers),
+    };
+    int failed = cmocka_run_group_tests(tests, NULL, NULL);
+    file_remove_directory(directory, &err);
+    return failed;
+}

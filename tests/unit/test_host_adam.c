@@ -1,0 +1,426 @@
+/* offload/host_adam and host_memory: the rule, against double precision and PyTorch's optimizers;
+ * bit equality of all instruction sets and all ways of cutting; what must not be touched. */
+#include "tests/testing.h"
+
+#include "data/alloc.h"
+#include "data/rng.h"
+#include "offload/host_adam.h"
+#include "offload/host_memory.h"
+#include "offload/worker.h"
+
+#include <math.h>
+
+static const struct adamw adamw_rule = {
+    .lr = 1e-2f, .beta1 = 0.9f, .beta2 = 0.999f, .eps = 1e-8f, .weight_decay = 0.1f};
+
+static uint32_t random_bits(uint32_t seed, size_t i)
+{
+    return philox4x32((struct philox){{(uint32_t)i, 0, 0, 0}}, seed, 1).v[0];
+}
+
+static float random_float(uint32_t seed, size_t i)
+{
+    return 2 * philox_uniform(random_bits(seed, i)) - 1;
+}
+
+static float float_of(uint32_t bits)
+{
+    float value;
+    memcpy(&value, &bits, sizeof value);
+    return value;
+}
+
+static uint32_t bits_of(float value)
+{
+    uint32_t bits;
+    memcpy(&bits, &value, sizeof bits);
+    return bits;
+}
+
+static struct host_adam_matrix matrix_create(size_t rows, size_t cols, enum dtype dtype,
+                                             uint32_t seed)
+{
+    size_t n = rows * cols;
+    struct host_adam_matrix a = {.rows = rows,
+                                 .cols = cols,
+                                 .master = zf_calloc(n, 4),
+                                 .m = zf_calloc(n, 4),
+                                 .v = zf_calloc(n, 4),
+                                 .exchange = zf_calloc(n, 4),
+                                 .exchange_dtype = dtype,
+                                 .updates = zf_calloc(rows, 4)};
+    uint16_t *bf16 = a.exchange;
+    float *f32 = a.exchange;
+    for (size_t i = 0; i < n; i++) {
+        float gradient = random_float(seed, 4 * i) * powf(10, 4 * random_float(seed + 1, i));
+        a.master[i] = random_float(seed, 4 * i + 1);
+        a.m[i] = 0.1f * random_float(seed, 4 * i + 2);
+        a.v[i] = 0.01f * fabsf(random_float(seed, 4 * i + 3));
+        if (dtype == DTYPE_BF16)
+            bf16[i] = (uint16_t)(bits_of(gradient) >> 16);
+        else
+            f32[i] = gradient;
+    }
+    return a;
+}
+
+static void matrix_free(struct host_adam_matrix *a)
+{
+    free(a->master);
+    free(a->m);
+    free(a->v);
+    free(a->exchange);
+    free(a->updates);
+}
+
+/* Equal bits, or both NaN: which NaN an operation gives is the processor's affair. */
+static void assert_same_floats(const float *a, const float *b, size_t n)
+{
+    for (size_t i = 0; i < n; i++)
+        if (bits_of(a[i]) != bits_of(b[i]) && !(isnan(a[i]) && isnan(b[i])))
+            fail_msg("element %zu is %a (%08x), not %a (%08x)", i, (double)a[i], bits_of(a[i]),
+                     (double)b[i], bits_of(b[i]));
+}
+
+static void assert_same_matrix(const struct host_adam_matrix *a, const struct host_adam_matrix *b)
+{
+    size_t n = a->rows * a->cols;
+    assert_same_floats(a->master, b->master, n);
+    assert_same_floats(a->m, b->m, n);
+    assert_same_floats(a->v, b->v, n);
+    assert_memory_equal(a->updates, b->updates, a->rows * sizeof *a->updates);
+    if (a->exchange_dtype == DTYPE_F32)
+        assert_same_floats(a->exchange, b->exchange, n);
+    else
+        assert_memory_equal(a->exchange, b->exchange, 2 * n);
+}
+
+/* Zeros, denormals, the largest numbers, infinities, NaNs, and anything else. */
+static float special_float(uint32_t seed, size_t i)
+{
+    static const uint32_t special[] = {0,          0x80000000, 1,          0x80000001, 0x007fffff,
+                                       0x00800000, 0x7f7fffff, 0xff7fffff, 0x7f800000, 0xff800000,
+                                       0x7fc00000, 0x7f800001, 0x3f808000, 0x3f818000, 0x7f7f8000};
+    uint32_t bits = random_bits(seed, i);
+    size_t n = sizeof special / sizeof *special;
+    return bits % 4 ? float_of(random_bits(seed + 1, i)) : float_of(special[bits / 4 % n]);
+}
+
+static void make_special(struct host_adam_matrix *a, uint32_t seed)
+{
+    for (size_t i = 0; i < a->rows * a->cols; i++) {
+        uint32_t gradient = bits_of(special_float(seed, 4 * i));
+        a->master[i] = special_float(seed, 4 * i + 1);
+        a->m[i] = special_float(seed, 4 * i + 2);
+        a->v[i] = fabsf(special_float(seed, 4 * i + 3));
+        if (a->exchange_dtype == DTYPE_BF16)
+            ((uint16_t *)a->exchange)[i] = (uint16_t)(gradient >> 16);
+        else
+            ((float *)a->exchange)[i] = float_of(gradient);
+    }
+}
+
+static void compare_path(enum host_adam_path path, enum dtype dtype, size_t rows, size_t cols,
+                         bool special, uint32_t seed)
+{
+    struct host_adam_matrix expected = matrix_create(rows, cols, dtype, seed);
+    struct host_adam_matrix got = matrix_create(rows, cols, dtype, seed);
+    struct adamw rule = adamw_rule;
+    rule.l2 = seed % 2;
+    if (special) {
+        make_special(&expected, seed);
+        make_special(&got, seed);
+    }
+    for (size_t i = 0; i < rows; i++)
+        expected.updates[i] = got.updates[i] = random_bits(seed, i) % 3;
+    for (int step = 0; step < 3; step++) {
+        host_adam_update(HOST_ADAM_PORTABLE, &expected, 0, rows, &rule, 0.37f);
+        host_adam_update(path, &got, 0, rows, &rule, 0.37f);
+        assert_same_matrix(&got, &expected);
+    }
+    matrix_free(&expected);
+    matrix_free(&got);
+}
+
+static void paths_agree_to_the_bit(void **state)
+{
+    (void)state;
+    assert_true(host_adam_path_runs(HOST_ADAM_PORTABLE));
+    assert_true(host_adam_path_runs(host_adam_best_path()));
+    for (int path = 0; path < HOST_ADAM_N_PATHS; path++) {
+        if (!host_adam_path_runs(path)) {
+            print_message("skipped: no %s here\n", host_adam_path_name(path));
+            continue;
+        }
+        for (uint32_t seed = 0; seed < 70; seed++)
+            for (int special = 0; special < 2; special++) {
+                compare_path(path, DTYPE_BF16, 1 + seed % 5, 1 + seed, special, seed);
+                compare_path(path, DTYPE_F32, 1 + seed % 5, 1 + seed, special, seed);
+            }
+        compare_path(path, DTYPE_BF16, 100, 1000, true, 100);
+        compare_path(path, DTYPE_F32, 100, 1000, true, 100);
+    }
+}
+
+/* To the nearer of the two neighbours, by their distance in double precision. */
+static uint16_t nearest_bf16(float value)
+{
+    uint32_t bits = bits_of(value), down = bits >> 16, up = down + 1;
+    if (isnan(value))
+        return 0x7fc0;
+    if (isinf(value))
+        return (uint16_t)down;
+    double low = fabs((double)float_of(down << 16)), x = fabs((double)value);
+    double high = (up & 0x7fff) == 0x7f80 ? 0x1p128 : fabs((double)float_of(up << 16));
+    if (x - low == high - x)
+        return (uint16_t)(down % 2 ? up : down);
+    return (uint16_t)(x - low < high - x ? down : up);
+}
+
+/* With a learning rate of zero the master values are written as they are. */
+static void rounds_to_nearest_even(void **state)
+{
+    (void)state;
+    struct adamw rule = adamw_rule;
+    rule.lr = 0;
+    for (int path = 0; path < HOST_ADAM_N_PATHS; path++) {
+        if (!host_adam_path_runs(path))
+            continue;
+        struct host_adam_matrix a = matrix_create(64, 1024, DTYPE_BF16, 5);
+        size_t n = a.rows * a.cols;
+        memset(a.exchange, 0, 2 * n);
+        /* Every high half meets a random low half, a tie, and both neighbours of a tie. */
+        for (int low = 0; low < 4; low++) {
+            static const uint32_t lows[] = {0x7fff, 0x8000, 0x8001};
+            memset(a.m, 0, 4 * n);
+            memset(a.v, 0, 4 * n);
+            for (size_t i = 0; i < n; i++)
+                a.master[i] = float_of((uint32_t)i << 16 |
+                                       (low < 3 ? lows[low] : random_bits(9, i) & 0xffff));
+            float *before = memcpy(zf_malloc(4 * n), a.master, 4 * n);
+            memset(a.exchange, 0, 2 * n);
+            host_adam_update(path, &a, 0, a.rows, &rule, 1);
+            for (size_t i = 0; i < n; i++) {
+                uint16_t got = ((uint16_t *)a.exchange)[i];
+                if (got != nearest_bf16(before[i]))
+                    fail_msg("%s: %08x becomes %04x, not %04x", host_adam_path_name(path),
+                             bits_of(before[i]), got, nearest_bf16(before[i]));
+            }
+            free(before);
+        }
+        matrix_free(&a);
+    }
+}
+
+static void assert_close(double got, double expected, double tolerance, const char *what, size_t i)
+{
+    if (!(fabs(got - expected) <= tolerance * fmax(fabs(expected), 1e-12)))
+        fail_msg("%s %zu is %.9g, not %.9g", what, i, got, expected);
+}
+
+/* model/ops.h's formula in double precision, each row with a count of its own. */
+static void follows_the_formula(void **state)
+{
+    (void)state;
+    for (int l2 = 0; l2 < 2; l2++) {
+        struct adamw rule = adamw_rule;
+        rule.l2 = l2;
+        struct host_adam_matrix a = matrix_create(40, 33, DTYPE_F32, 3);
+        struct host_adam_matrix old = matrix_create(40, 33, DTYPE_F32, 3);
+        for (size_t i = 0; i < a.rows; i++)
+            a.updates[i] = (uint32_t)(i < 30 ? i / 3 : 1000 * i * i);
+        host_adam_update(host_adam_best_path(), &a, 0, a.rows, &rule, 0.5f);
+        for (size_t i = 0; i < a.rows * a.cols; i++) {
+            double t = a.updates[i / a.cols], b1 = rule.beta1, b2 = rule.beta2;
+            double p = old.master[i], g = 0.5 * ((float *)old.exchange)[i];
+            g += l2 ? rule.weight_decay * p : 0;
+            double m = b1 * old.m[i] + (1 - b1) * g, v = b2 * old.v[i] + (1 - b2) * g * g;
+            p -= l2 ? 0 : rule.lr * rule.weight_decay * p;
+            double move =
+                rule.lr * (m / (1 - pow(b1, t))) / (sqrt(v / (1 - pow(b2, t))) + rule.eps);
+            assert_close(a.v[i], v, 1e-6, "v", i);
+            assert_true(fabs(a.m[i] - m) <= 1e-6 * (fabs(b1 * old.m[i]) + fabs(g)));
+            assert_true(fabs(a.master[i] - (p - move)) <= 1e-6 * (fabs(p) + fabs(move)));
+            assert_int_equal(bits_of(((float *)a.exchange)[i]), bits_of(a.master[i]));
+        }
+        for (size_t i = 0; i < a.rows; i++)
+            assert_int_equal(a.updates[i], (i < 30 ? i / 3 : 1000 * i * i) + 1);
+        matrix_free(&a);
+        matrix_free(&old);
+    }
+}
+
+/* Important rows, and rows outside the range, keep every bit; the others are as without them. */
+static void leaves_rows_alone(void **state)
+{
+    (void)state;
+    enum { ROWS = 50, COLS = 21, FROM = 3, TO = 47 };
+    unsigned char important[ROWS];
+    for (int i = 0; i < ROWS; i++)
+        important[i] = random_bits(2, (size_t)i) % 3 == 0;
+    for (int path = 0; path < HOST_ADAM_N_PATHS; path++)
+        for (int bf16 = 0; bf16 < 2 && host_adam_path_runs(path); bf16++) {
+            enum dtype dtype = bf16 ? DTYPE_BF16 : DTYPE_F32;
+            struct host_adam_matrix a = matrix_create(ROWS, COLS, dtype, 4);
+            struct host_adam_matrix all = matrix_create(ROWS, COLS, dtype, 4);
+            struct host_adam_matrix old = matrix_create(ROWS, COLS, dtype, 4);
+            a.important = important;
+            host_adam_update(path, &a, FROM, TO, &adamw_rule, 1);
+            host_adam_update(path, &all, 0, ROWS, &adamw_rule, 1);
+            size_t row_bytes = COLS * dtype_size(dtype);
+            for (size_t i = 0; i < ROWS; i++) {
+                bool kept = i < FROM || i >= TO || important[i];
+                const struct host_adam_matrix *as = kept ? &old : &all;
+                assert_memory_equal(a.master + i * COLS, as->master + i * COLS, 4 * COLS);
+                assert_memory_equal(a.m + i * COLS, as->m + i * COLS, 4 * COLS);
+                assert_memory_equal(a.v + i * COLS, as->v + i * COLS, 4 * COLS);
+                assert_memory_equal((char *)a.exchange + i * row_bytes,
+                                    (char *)as->exchange + i * row_bytes, row_bytes);
+                assert_int_equal(a.updates[i], !kept);
+            }
+            matrix_free(&a);
+            matrix_free(&all);
+            matrix_free(&old);
+        }
+}
+
+static void chunks_on_workers_change_nothing(void **state)
+{
+    (void)state;
+    enum { ROWS = 301, COLS = 257 };
+    struct host_adam_matrix whole = matrix_create(ROWS, COLS, DTYPE_BF16, 6);
+    for (int step = 0; step < 3; step++)
+        host_adam_update(host_adam_best_path(), &whole, 0, ROWS, &adamw_rule, 1);
+    for (int threads = 1; threads <= 4; threads++) {
+        struct worker_config config = {.local_size = 1,
+                                       .threads = threads,
+                                       .delay_seconds = 1e-3,
+                                       .delay_seed = (uint32_t)threads};
+        struct worker_pool *pool = worker_pool_create(&config);
+        struct host_adam_job job = {.matrix = matrix_create(ROWS, COLS, DTYPE_BF16, 6),
+                                    .rule = adamw_rule,
+                                    .gradient_scale = 1,
+                                    .path = host_adam_best_path(),
+                                    .n_chunks = host_adam_chunks(ROWS, COLS)};
+        assert_in_range(job.n_chunks, 2, ROWS);
+        for (int step = 0; step < 3; step++)
+            worker_pool_submit(pool, &(struct worker_job){host_adam_run_chunk, &job, job.n_chunks});
+        worker_pool_destroy(pool);
+        assert_same_matrix(&job.matrix, &whole);
+        matrix_free(&job.matrix);
+    }
+    matrix_free(&whole);
+}
+
+static void zeroes_chunks(void **state)
+{
+    (void)state;
+    struct host_adam_job job = {.matrix = matrix_create(11, 7, DTYPE_BF16, 6), .n_chunks = 4};
+    job.matrix.updates[5] = 9;
+    for (int i = 0; i < job.n_chunks; i++)
+        host_adam_zero_chunk(&job, i);
+    for (size_t i = 0; i < 77; i++)
+        assert_true(job.matrix.master[i] == 0 && job.matrix.m[i] == 0 && job.matrix.v[i] == 0 &&
+                    ((uint16_t *)job.matrix.exchange)[i] == 0);
+    assert_int_equal(job.matrix.updates[5], 0);
+    matrix_free(&job.matrix);
+    assert_int_equal(host_adam_chunks(3, 1000000), 3);
+    assert_int_equal(host_adam_chunks(0, 5), 0);
+    assert_int_equal(host_adam_chunks(100, 1), 1);
+}
+
+static const float *fixture_tensor(const struct safetensors *file, const char *name)
+{
+    const struct tensor *tensor = safetensors_find(file, name);
+    assert_non_null(tensor);
+    assert_int_equal(tensor->dtype, DTYPE_F32);
+    return memcpy(zf_malloc(4 * tensor->n_elements), tensor->data, 4 * tensor->n_elements);
+}
+
+/* PyTorch keeps 1 - beta2 in double precision, we as the exact difference from fp32's beta2: that
+ * makes 1.3e-5 in v for 0.999, which bias correction takes out of the parameters again. */
+static void follow_pytorch(const char *path, struct adamw rule)
+{
+    enum { STEPS = 20, ROWS = 5, COLS = 19 };
+    struct zf_error err = {""};
+    struct safetensors *file = safetensors_open(path, &err);
+    if (!file)
+        fail_msg("%s", err.text);
+    const float *start = fixture_tensor(file, "parameter"), *m = fixture_tensor(file, "m");
+    const float *gradients = fixture_tensor(file, "gradients"), *v = fixture_tensor(file, "v");
+    const float *parameters = fixture_tensor(file, "parameters");
+    struct host_adam_matrix a = matrix_create(ROWS, COLS, DTYPE_F32, 0);
+    memset(a.m, 0, 4 * ROWS * COLS);
+    memset(a.v, 0, 4 * ROWS * COLS);
+    memcpy(a.master, start, 4 * ROWS * COLS);
+    for (int step = 0; step < STEPS; step++) {
+        rule.lr = 1e-2f * (float)(step + 1) / STEPS;
+        memcpy(a.exchange, gradients + step * ROWS * COLS, 4 * ROWS * COLS);
+        host_adam_update(host_adam_best_path(), &a, 0, ROWS, &rule, 1);
+        double difference = 0, norm = 0;
+        for (size_t i = 0; i < ROWS * COLS; i++) {
+            double expected = parameters[(size_t)step * ROWS * COLS + i];
+            difference += pow(a.master[i] - expected, 2);
+            norm += expected * expected;
+            if (fabs(a.master[i] - expected) > 1e-6 * (fabs(expected) + rule.lr))
+                fail_msg("step %d: parameter %zu is %.9g, not %.9g", step, i, a.master[i],
+                         expected);
+        }
+        assert_true(sqrt(difference) <= 1e-6 * sqrt(norm));
+    }
+    for (size_t i = 0; i < ROWS * COLS; i++) {
+        assert_true(fabsf(a.m[i] - m[i]) <= 1e-6f * fabsf(m[i]) + 2e-7f * sqrtf(v[i] * 1000));
+        assert_true(fabsf(a.v[i] - v[i]) <= 2e-5f * v[i]);
+    }
+    matrix_free(&a);
+    free((void *)start);
+    free((void *)gradients);
+    free((void *)parameters);
+    free((void *)m);
+    free((void *)v);
+    safetensors_close(file);
+}
+
+static void follows_pytorch(void **state)
+{
+    (void)state;
+    struct adamw l2_rule = adamw_rule;
+    l2_rule.l2 = true;
+    l2_rule.weight_decay = 0.01f;
+    follow_pytorch(ZF_TESTS_DIR "/fixtures/adamw/adamw.safetensors", adamw_rule);
+    follow_pytorch(ZF_TESTS_DIR "/fixtures/adamw/adam.safetensors", l2_rule);
+}
+
+static void allocates_host_memory(void **state)
+{
+    (void)state;
+    struct zf_error err = {""};
+    size_t bytes = 5000001;
+    unsigned char *memory = host_memory_allocate(bytes, &err);
+    assert_non_null(memory);
+    assert_int_equal((uintptr_t)memory % (2 << 20), 0);
+    for (size_t i = 0; i < bytes; i += 1000)
+        assert_int_equal(memory[i], 0);
+    memset(memory, 1, bytes);
+    host_memory_free(memory, bytes);
+    host_memory_free(host_memory_allocate(0, &err), 0);
+    host_memory_free(NULL, 0);
+    assert_null(host_memory_allocate(SIZE_MAX / 2, &err));
+    assert_says(err, "out of memory: 9223372036854775807 bytes of host memory");
+    assert_null(host_memory_allocate(SIZE_MAX, &err));
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(paths_agree_to_the_bit),
+        cmocka_unit_test(rounds_to_nearest_even),
+        cmocka_unit_test(follows_the_formula),
+        cmocka_unit_test(leaves_rows_alone),
+        cmocka_unit_test(chunks_on_workers_change_nothing),
+        cmocka_unit_test(zeroes_chunks),
+        cmocka_unit_test(follows_pytorch),
+        cmocka_unit_test(allocates_host_memory),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}

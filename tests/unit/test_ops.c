@@ -1,0 +1,570 @@
+/* model/cpu: every operator against a plain version of it in double precision; dropout's masks
+ * against the generator itself; aliasing, empty inputs, and the same bits on any number of threads.
+ * Derivatives are tested in tests/property/test_ops_gradients.c. */
+#include "tests/testing.h"
+
+#include "data/alloc.h"
+#include "data/batch.h"
+#include "data/rng.h"
+#include "model/cpu/cpu.h"
+#include "model/cpu/vector_math.h"
+
+#include <math.h>
+
+static struct device *device;
+#define OPS     (device->ops)
+#define COMPUTE (device->compute)
+
+static float *random_array(size_t n, uint32_t key)
+{
+    float *x = zf_malloc_aligned(sizeof(float) * n);
+    for (size_t i = 0; i < n; i++) {
+        struct philox r = philox4x32((struct philox){{(uint32_t)i, 0, 0, 0}}, key, 1);
+        x[i] = 2 * philox_uniform(r.v[0]) - 1;
+    }
+    return x;
+}
+
+static float *copy_array(const float *x, size_t n)
+{
+    return memcpy(zf_malloc_aligned(sizeof(float) * n), x, sizeof(float) * n);
+}
+
+static void assert_near(const char *what, const float *x, const double *expected, size_t n,
+                        double tolerance)
+{
+    for (size_t i = 0; i < n; i++)
+        if (!(fabs(x[i] - expected[i]) <= tolerance * (1 + fabs(expected[i]))))
+            fail_msg("%s: element %zu is %.9g, expected %.9g", what, i, x[i], expected[i]);
+}
+
+static double dropout_factor(const struct dropout *d, uint32_t site, uint32_t sequence,
+                             uint32_t position, uint32_t column)
+{
+    struct philox r =
+        philox4x32((struct philox){{column / 4, position, sequence, site}}, d->seed, d->step);
+    return philox_uniform(r.v[column % 4]) >= d->p ? 1 / (1 - (double)d->p) : 0;
+}
+
+/* Sequences of 3, 70, 1 and 20 tokens. */
+enum { N_SEQS = 4, N_TOKENS = 94, VOCAB = 17, POSITIONS = 70 };
+static int tokens[N_TOKENS], position[N_TOKENS], seq_start[N_SEQS + 1], order[N_TOKENS];
+static uint32_t token_seq[N_TOKENS];
+static const struct token_rows rows = {N_TOKENS, N_SEQS, tokens, position, seq_start, token_seq};
+static const struct token_rows no_rows = {0, 0, tokens, position, seq_start, token_seq};
+static const struct dropout drop = {.p = 0.3f, .seed = 7, .step = 11, .site = 5};
+static const struct dropout no_drop = {.p = 0};
+
+static int set_up(void **state)
+{
+    (void)state;
+    static const int length[N_SEQS] = {3, 70, 1, 20};
+    device = device_cpu(2);
+    int t = 0, n = 0;
+    for (int i = 0; i < N_SEQS; i++)
+        for (int j = 0; j < length[i]; j++, t++) {
+            seq_start[i + 1] = t + 1;
+            tokens[t] = (t * 5 + t / 7) % VOCAB;
+            position[t] = j;
+            token_seq[t] = 20 + (uint32_t)i;
+        }
+    for (int id = 0; id < VOCAB; id++)
+        for (t = 0; t < N_TOKENS; t++)
+            if (tokens[t] == id)
+                order[n++] = t;
+    return 0;
+}
+
+static double activation(enum activation act, double x)
+{
+    switch (act) {
+    case ACT_GELU_TANH:
+        return 0.5 * x * (1 + tanh(sqrt(2 / M_PI) * (x + 0.044715 * x * x * x)));
+    case ACT_GELU_ERF:
+        return 0.5 * x * (1 + erf(x / sqrt(2)));
+    case ACT_RELU:
+        return x > 0 ? x : 0;
+    default:
+        return x;
+    }
+}
+
+static double activation_slope(enum activation act, double x)
+{
+    const double h = 1e-5;
+    if (act == ACT_RELU)
+        return x > 0;
+    return (activation(act, x + h) - activation(act, x - h)) / (2 * h);
+}
+
+static void expected_product(double *c, double *pre, const float *old, const float *a,
+                             const float *b, const struct matmul *p)
+{
+    for (int i = 0; i < p->m; i++)
+        for (int j = 0; j < p->n; j++) {
+            const size_t at = (size_t)i * p->n + j;
+            double sum = p->bias ? ((const float *)p->bias)[j] : 0;
+            for (int l = 0; l < p->k; l++)
+                sum += (double)a[p->trans_a ? l * p->m + i : i * p->k + l] *
+                       b[p->trans_b ? j * p->k + l : l * p->n + j];
+            pre[at] = sum;
+            if (p->gradient_of)
+                sum *= activation_slope(p->act, ((const float *)p->gradient_of)[at]);
+            else
+                sum = activation(p->act, sum);
+            c[at] = sum + (p->accumulate ? old[at] : 0);
+        }
+}
+
+enum product_by { BY_OPERATOR, BY_BLOCKS, BY_BLAS };
+
+static void check_product(struct matmul p, enum product_by by)
+{
+    const size_t mn = (size_t)p.m * p.n;
+    float *a = random_array((size_t)p.m * p.k, 1), *b = random_array((size_t)p.k * p.n, 2);
+    float *c = random_array(mn, 3), *old = copy_array(c, mn), *pre = random_array(mn, 4);
+    double *expected = zf_malloc(sizeof(double) * mn),
+           *expected_pre = zf_malloc(sizeof(double) * mn);
+    if (p.pre)
+        p.pre = pre;
+    expected_product(expected, expected_pre, old, a, b, &p);
+    if (by == BY_OPERATOR)
+        OPS->matmul(COMPUTE, c, a, b, &p);
+    else if (by == BY_BLOCKS)
+        cpu_blocked_product(COMPUTE, c, a, b, &p, p.accumulate);
+    else
+        cpu_blas_product(c, a, b, &p, p.accumulate);
+    assert_near("c", c, expected, mn, 2e-5);
+    if (p.pre)
+        assert_near("pre", pre, expected_pre, mn, 2e-5);
+    free(a);
+    free(b);
+    free(c);
+    free(old);
+    free(pre);
+    free(expected);
+    free(expected_pre);
+}
+
+static void products(void **state)
+{
+    (void)state;
+    static const int shapes[][3] = {{1, 1, 1},     {8, 32, 8},    {37, 50, 19},  {2, 65, 300},
+                                    {130, 3, 257}, {65, 200, 64}, {9, 129, 520}, {3, 2, 0}};
+    for (size_t i = 0; i < sizeof shapes / sizeof *shapes; i++)
+        for (int form = 0; form < 8; form++) {
+            struct matmul p = {.m = shapes[i][0],
+                               .n = shapes[i][1],
+                               .k = shapes[i][2],
+                               .trans_a = form & 1,
+                               .trans_b = form & 2,
+                               .accumulate = form & 4};
+            check_product(p, BY_OPERATOR);
+            check_product(p, BY_BLOCKS);
+            check_product(p, BY_BLAS);
+        }
+}
+
+static void epilogues(void **state)
+{
+    (void)state;
+    float *bias = random_array(200, 5), *gradient_of = random_array(200 * 41, 6), here;
+    for (int act = ACT_NONE; act <= ACT_RELU; act++)
+        for (int form = 0; form < 8; form++) {
+            struct matmul p = {.m = 41,
+                               .n = 200,
+                               .k = 300,
+                               .bias = form & 1 ? bias : NULL,
+                               .act = (enum activation)act,
+                               .pre = form & 2 ? &here : NULL,
+                               .gradient_of = form & 4 ? gradient_of : NULL};
+            check_product(p, BY_OPERATOR);
+            check_product(p, BY_BLAS);
+            p.accumulate = true;
+            check_product(p, BY_OPERATOR);
+        }
+    free(bias);
+    free(gradient_of);
+}
+
+static void embedding_is_dropped_sum(void **state)
+{
+    (void)state;
+    const int C = 300;
+    const size_t n = (size_t)N_TOKENS * C;
+    float *wte = random_array((size_t)VOCAB * C, 1), *wpe = random_array((size_t)POSITIONS * C, 2);
+    float *x = random_array(n, 3);
+    double *expected = zf_malloc(sizeof(double) * n);
+    int zeros = 0;
+    OPS->embedding_forward(COMPUTE, x, &rows, wte, wpe, C, drop);
+    for (int t = 0; t < N_TOKENS; t++)
+        for (int j = 0; j < C; j++) {
+            double f =
+                dropout_factor(&drop, drop.site, token_seq[t], (uint32_t)position[t], (uint32_t)j);
+            expected[(size_t)t * C + j] =
+                f * ((double)wte[tokens[t] * C + j] + wpe[position[t] * C + j]);
+            zeros += f == 0;
+        }
+    assert_near("x", x, expected, n, 1e-6);
+    assert_true(fabs(zeros / (double)n - 0.3) < 0.01);
+    free(wte);
+    free(wpe);
+    free(x);
+    free(expected);
+}
+
+static void expected_layernorm(double *x_out, double *y, const float *x_in, const float *branch,
+                               const float *gamma, const float *beta, const struct dropout *d,
+                               int C)
+{
+    for (int t = 0; t < N_TOKENS; t++) {
+        double *x = x_out + (size_t)t * C, mean = 0, variance = 0;
+        for (int j = 0; j < C; j++) {
+            double f = d->p == 0 ? 1
+                                 : dropout_factor(d, d->site, token_seq[t], (uint32_t)position[t],
+                                                  (uint32_t)j);
+            x[j] = x_in[(size_t)t * C + j] + (branch ? f * branch[(size_t)t * C + j] : 0);
+            mean += x[j] / C;
+        }
+        for (int j = 0; j < C; j++)
+            variance += (x[j] - mean) * (x[j] - mean) / C;
+        for (int j = 0; j < C; j++)
+            y[(size_t)t * C + j] = gamma[j] * (x[j] - mean) / sqrt(variance + 1e-5) + beta[j];
+    }
+}
+
+static void layernorm_with(int C, bool with_branch, bool in_place, struct dropout d)
+{
+    const size_t n = (size_t)N_TOKENS * C;
+    float *x_in = random_array(n, 1), *branch = with_branch ? random_array(n, 2) : NULL;
+    float *gamma = random_array((size_t)C, 3), *beta = random_array((size_t)C, 4);
+    float *x_out = in_place ? x_in : random_array(n, 5), *y = random_array(n, 6);
+    float mean[N_TOKENS], rstd[N_TOKENS];
+    double *expected_x = zf_malloc(sizeof(double) * n), *expected_y = zf_malloc(sizeof(double) * n);
+    expected_layernorm(expected_x, expected_y, x_in, branch, gamma, beta, &d, C);
+    OPS->residual_layernorm_forward(COMPUTE, x_out, y, mean, rstd, x_in, branch, &rows, gamma, beta,
+                                    1e-5f, C, d);
+    assert_near("x_out", x_out, expected_x, n, 1e-6);
+    assert_near("y", y, expected_y, n, 1e-5);
+    free(x_in);
+    free(branch);
+    free(gamma);
+    free(beta);
+    if (!in_place)
+        free(x_out);
+    free(y);
+    free(expected_x);
+    free(expected_y);
+}
+
+static void layernorm(void **state)
+{
+    (void)state;
+    layernorm_with(300, true, false, drop);
+    layernorm_with(300, true, true, drop);
+    layernorm_with(24, true, true, no_drop);
+    layernorm_with(24, false, false, no_drop);
+    layernorm_with(24, false, true, drop);
+}
+
+/* out and lse of one head of one query */
+static void expected_attention(double *out, double *lse, const float *qkv, int start, int t, int C,
+                               int head, int head_dim, double scale, const struct dropout *d)
+{
+    double weight[POSITIONS], sum = 0, max = -INFINITY;
+    const float *q = qkv + (size_t)t * 3 * C + head * head_dim;
+    for (int i = start; i <= t; i++) {
+        const float *k = qkv + (size_t)i * 3 * C + C + head * head_dim;
+        double score = 0;
+        for (int j = 0; j < head_dim; j++)
+            score += scale * q[j] * k[j];
+        weight[i - start] = score;
+        max = fmax(max, score);
+    }
+    for (int i = 0; i <= t - start; i++)
+        sum += exp(weight[i] - max);
+    *lse = max + log(sum);
+    memset(out, 0, sizeof(double) * (size_t)head_dim);
+    for (int i = start; i <= t; i++) {
+        double p = exp(weight[i - start] - *lse);
+        if (d->p > 0)
+            p *= dropout_factor(d, d->site + ((uint32_t)head << 16), token_seq[t],
+                                (uint32_t)position[t], (uint32_t)(i - start));
+        for (int j = 0; j < head_dim; j++)
+            out[j] += p * qkv[(size_t)i * 3 * C + 2 * C + head * head_dim + j];
+    }
+}
+
+static void attention_with(int n_head, int head_dim, float scale, struct dropout d)
+{
+    const int C = n_head * head_dim;
+    const size_t n = (size_t)N_TOKENS * C, n_lse = (size_t)N_TOKENS * n_head;
+    float *qkv = random_array(3 * n, 1), *out = random_array(n, 2), *lse = random_array(n_lse, 3);
+    double *expected = zf_malloc(sizeof(double) * n);
+    double *expected_lse = zf_malloc(sizeof(double) * n_lse);
+    for (int s = 0; s < N_SEQS; s++)
+        for (int t = seq_start[s]; t < seq_start[s + 1]; t++)
+            for (int h = 0; h < n_head; h++)
+                expected_attention(expected + (size_t)t * C + h * head_dim,
+                                   expected_lse + t * n_head + h, qkv, seq_start[s], t, C, h,
+                                   head_dim, scale, &d);
+    OPS->attention_forward(COMPUTE, out, lse, qkv, &rows, n_head, head_dim, scale, d);
+    assert_near("out", out, expected, n, 1e-5);
+    assert_near("lse", lse, expected_lse, n_lse, 1e-5);
+    free(qkv);
+    free(out);
+    free(lse);
+    free(expected);
+    free(expected_lse);
+}
+
+static void attention(void **state)
+{
+    (void)state;
+    attention_with(3, 32, 0.2f, no_drop);
+    attention_with(3, 32, 0.2f, drop);
+    attention_with(2, 20, 5, drop);
+    attention_with(1, 64, 0.125f, no_drop);
+}
+
+static void last_tokens(void **state)
+{
+    (void)state;
+    const int C = 5;
+    float *x = random_array((size_t)N_TOKENS * C, 1), *dx = random_array((size_t)N_TOKENS * C, 2);
+    float y[N_SEQS * 5];
+    OPS->gather_last(COMPUTE, y, x, &rows, C);
+    OPS->scatter_last(COMPUTE, dx, y, &rows, C);
+    for (int s = 0; s < N_SEQS; s++)
+        for (int t = seq_start[s]; t < seq_start[s + 1]; t++)
+            for (int j = 0; j < C; j++) {
+                const bool last = t == seq_start[s + 1] - 1;
+                assert_true(dx[t * C + j] == (last ? x[t * C + j] : 0));
+                assert_true(!last || y[s * C + j] == x[t * C + j]);
+            }
+    free(x);
+    free(dx);
+}
+
+static void cross_entropy(void **state)
+{
+    (void)state;
+    const int n = 4, classes = 1001;
+    const int targets[] = {1000, TARGET_IGNORE, 3, 0};
+    float losses[4], *logits = random_array((size_t)n * classes, 1);
+    for (int j = 0; j < classes; j++)
+        logits[2 * classes + j] *= 500; /* exp of these is not finite */
+    logits[3] = 9;
+    float *gradient = copy_array(logits, (size_t)n * classes);
+    OPS->cross_entropy(COMPUTE, losses, gradient, targets, n, classes, 0.5f, true);
+    for (int i = 0; i < n; i++) {
+        const float *x = logits + i * classes;
+        double max = -INFINITY, sum = 0;
+        for (int j = 0; j < classes; j++)
+            max = fmax(max, x[j]);
+        for (int j = 0; j < classes; j++)
+            sum += exp(x[j] - max);
+        const bool ignored = targets[i] == TARGET_IGNORE;
+        const double loss = ignored ? 0 : max + log(sum) - x[targets[i]];
+        assert_near("loss", losses + i, &loss, 1, 1e-6);
+        for (int j = 0; j < classes; j++) {
+            const double slope =
+                ignored ? 0 : 0.5 * (exp(x[j] - max) / sum - (j == targets[i] ? 1 : 0));
+            assert_near("gradient", gradient + i * classes + j, &slope, 1, 1e-6);
+        }
+    }
+    float *unchanged = copy_array(logits, (size_t)n * classes), again[4];
+    OPS->cross_entropy(COMPUTE, again, unchanged, targets, n, classes, 0.5f, false);
+    assert_memory_equal(unchanged, logits, sizeof(float) * (size_t)n * classes);
+    assert_memory_equal(again, losses, sizeof losses);
+    free(logits);
+    free(gradient);
+    free(unchanged);
+}
+
+static void adamw_with(bool l2, bool apart)
+{
+    enum { N = 70001 };
+    float *master = random_array(N, 1), *m = random_array(N, 2), *v = random_array(N, 3);
+    float *g = random_array(N, 4), *param = apart ? random_array(N, 5) : master;
+    double *expected = zf_malloc(sizeof(double) * N);
+    const struct adamw rule = {0.01f, 0.9f, 0.99f, 1e-8f, 0.1f, 0.19f, 0.0199f, l2};
+    const float gradient_scale = 0.5f;
+    for (int i = 0; i < N; i++) {
+        v[i] = fabsf(v[i]);
+        double p = master[i], gradient = gradient_scale * g[i];
+        if (l2)
+            gradient += rule.weight_decay * p;
+        else
+            p -= rule.lr * rule.weight_decay * p;
+        double m1 = rule.beta1 * m[i] + (1 - rule.beta1) * gradient;
+        double v1 = rule.beta2 * v[i] + (1 - rule.beta2) * gradient * gradient;
+        expected[i] =
+            p - rule.lr * (m1 / rule.correction1) / (sqrt(v1 / rule.correction2) + rule.eps);
+    }
+    OPS->adamw(COMPUTE, param, master, m, v, g, N, &rule, &gradient_scale);
+    assert_near("master", master, expected, N, 1e-6);
+    assert_memory_equal(param, master, sizeof(float) * N);
+    if (apart)
+        free(param);
+    free(master);
+    free(m);
+    free(v);
+    free(g);
+    free(expected);
+}
+
+static void adamw(void **state)
+{
+    (void)state;
+    adamw_with(false, false);
+    adamw_with(false, true);
+    adamw_with(true, false);
+}
+
+static void sums(void **state)
+{
+    (void)state;
+    enum { N = 203, C = 77 };
+    float *x = random_array(N * C, 1), db[C], norms[N], *copy = random_array(N * C, 2);
+    double expected[C], expected_norms[N] = {0};
+    for (int j = 0; j < C; j++)
+        expected[j] = db[j] = (float)j;
+    for (int i = 0; i < N; i++)
+        for (int j = 0; j < C; j++) {
+            expected[j] += x[i * C + j];
+            expected_norms[i] += (double)x[i * C + j] * x[i * C + j];
+        }
+    OPS->bias_backward(COMPUTE, db, x, N, C);
+    OPS->row_norms_squared(COMPUTE, norms, x, N, C);
+    OPS->from_f32(COMPUTE, copy, x, N * C);
+    assert_near("db", db, expected, C, 1e-5);
+    assert_near("norms", norms, expected_norms, N, 1e-5);
+    assert_memory_equal(copy, x, sizeof(float) * N * C);
+    free(x);
+    free(copy);
+}
+
+/* No operator touches anything where there are no rows. */
+static void nothing_of_nothing(void **state)
+{
+    (void)state;
+    float x[8] = {1, 2, 3, 4, 5, 6, 7, 8}, y[8];
+    const struct matmul no_rows_of_c = {.m = 0, .n = 4, .k = 2},
+                        no_columns = {.m = 4, .n = 0, .k = 2};
+    const struct adamw rule = {0};
+    memcpy(y, x, sizeof x);
+    OPS->embedding_forward(COMPUTE, x, &no_rows, x, x, 4, drop);
+    OPS->embedding_backward(COMPUTE, x, x, x, &no_rows, order, 4, drop);
+    OPS->residual_layernorm_forward(COMPUTE, x, x, x, x, x, x, &no_rows, x, x, 1e-5f, 4, drop);
+    OPS->residual_layernorm_backward(COMPUTE, x, x, x, x, x, x, x, x, &no_rows, x, 4, drop);
+    OPS->matmul(COMPUTE, x, x, x, &no_rows_of_c);
+    OPS->matmul(COMPUTE, x, x, x, &no_columns);
+    OPS->bias_backward(COMPUTE, x, x, 0, 4);
+    OPS->attention_forward(COMPUTE, x, x, x, &no_rows, 2, 2, 1, drop);
+    OPS->attention_backward(COMPUTE, x, x, x, x, x, &no_rows, 2, 2, 1, drop);
+    OPS->gather_last(COMPUTE, x, x, &no_rows, 4);
+    OPS->scatter_last(COMPUTE, x, x, &no_rows, 4);
+    OPS->cross_entropy(COMPUTE, x, x, order, 0, 4, 1, true);
+    OPS->squared_error(COMPUTE, x, x, x, 0, 1, true);
+    OPS->from_f32(COMPUTE, x, y, 0);
+    OPS->row_norms_squared(COMPUTE, x, x, 0, 4);
+    OPS->adamw(COMPUTE, x, x, x, x, x, 0, &rule, x);
+    device->copy(COMPUTE, x, y, 0);
+    device->zero(COMPUTE, x, 0);
+    assert_memory_equal(x, y, sizeof x);
+}
+
+enum { WIDE = 384, HEADS = 6, RESULTS = 13 };
+
+/* Runs every operator that splits its work over threads; results[i] is (N_TOKENS, 3 WIDE). */
+static void run_all(int n_threads, float *results[RESULTS])
+{
+    const size_t n = (size_t)N_TOKENS * WIDE;
+    struct device *d = device_cpu(n_threads);
+    for (uint32_t i = 0; i < RESULTS; i++)
+        results[i] = random_array(3 * n, i);
+    float **r = results, *gamma = random_array(WIDE, 90), mean[N_TOKENS], rstd[N_TOKENS];
+    float *weights = random_array((size_t)3 * WIDE * WIDE, 91), *qkv = random_array(3 * n, 92);
+    float *lse = random_array((size_t)N_TOKENS * HEADS, 93), one = 1;
+    const struct adamw rule = {0.01f, 0.9f, 0.99f, 1e-8f, 0.1f, 0.19f, 0.0199f, false};
+    struct matmul product = {.m = N_TOKENS, .n = 3 * WIDE, .k = WIDE, .act = ACT_GELU_TANH};
+    d->ops->embedding_forward(d->compute, r[0], &rows, weights, weights, WIDE, drop);
+    d->ops->embedding_backward(d->compute, r[1], r[2], qkv, &rows, order, WIDE, drop);
+    d->ops->residual_layernorm_forward(d->compute, r[3], r[4], mean, rstd, r[3], qkv, &rows, gamma,
+                                       gamma, 1e-5f, WIDE, drop);
+    d->ops->residual_layernorm_backward(d->compute, r[5], r[6], r[7], r[7] + WIDE, qkv, r[3], mean,
+                                        rstd, &rows, gamma, WIDE, drop);
+    d->ops->attention_forward(d->compute, r[8], lse, qkv, &rows, HEADS, WIDE / HEADS, 0.1f, drop);
+    d->ops->attention_backward(d->compute, r[9], weights, qkv, r[8], lse, &rows, HEADS,
+                               WIDE / HEADS, 0.1f, drop);
+    cpu_blocked_product(d->compute, r[10], qkv, weights, &product, true);
+    d->ops->bias_backward(d->compute, r[11], qkv, N_TOKENS, 3 * WIDE);
+    d->ops->row_norms_squared(d->compute, r[11] + 3 * WIDE, qkv, N_TOKENS, 3 * WIDE);
+    d->ops->cross_entropy(d->compute, lse, r[11] + n, order, N_TOKENS, WIDE, 1, true);
+    for (size_t i = 0; i < n; i++)
+        r[12][n + i] = fabsf(r[12][n + i]);
+    d->ops->adamw(d->compute, r[12], r[12], r[12] + 2 * n, r[12] + n, qkv, n, &rule, &one);
+    free(gamma);
+    free(weights);
+    free(qkv);
+    free(lse);
+}
+
+static void same_bits_on_any_threads(void **state)
+{
+    (void)state;
+    float *one[RESULTS], *more[RESULTS];
+    run_all(1, one);
+    for (int n_threads = 2; n_threads <= 3; n_threads++) {
+        run_all(n_threads, more);
+        for (int i = 0; i < RESULTS; i++) {
+            if (memcmp(one[i], more[i], sizeof(float) * 3 * N_TOKENS * WIDE) != 0)
+                fail_msg("result %d on %d threads is not that of one thread", i, n_threads);
+            free(more[i]);
+        }
+    }
+    for (int i = 0; i < RESULTS; i++)
+        free(one[i]);
+    device_cpu(2);
+}
+
+static void math_is_accurate(void **state)
+{
+    (void)state;
+    for (double at = -87; at < 88; at += 1e-3) {
+        const float x = (float)at, small = x / 16;
+        const double e = exp((double)x), error = fabs(vector_exp(x) - e) / e;
+        if (error > 2 * 0x1p-24 * 1.5)
+            fail_msg("exp(%.9g) has a relative error of %g", x, error);
+        const double erf_error = fabs(vector_erf(small) - erf((double)small));
+        if (erf_error > 2 * 0x1p-24 * fabs(erf((double)small)) * 1.5)
+            fail_msg("erf(%.9g) has an error of %g", small, erf_error);
+    }
+    for (double at = -12; at < 12; at += 1e-4) {
+        const float x = (float)at;
+        const double bound = 3e-7 * fmax(1, fabs(at));
+        assert_true(fabs(gelu_tanh(x) - activation(ACT_GELU_TANH, x)) < bound);
+        assert_true(fabs(gelu_erf(x) - activation(ACT_GELU_ERF, x)) < bound);
+    }
+    assert_true(vector_exp(-INFINITY) >= 0 && vector_exp(-INFINITY) < 1e-37f);
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(products),
+        cmocka_unit_test(epilogues),
+        cmocka_unit_test(embedding_is_dropped_sum),
+        cmocka_unit_test(layernorm),
+        cmocka_unit_test(attention),
+        cmocka_unit_test(last_tokens),
+        cmocka_unit_test(cross_entropy),
+        cmocka_unit_test(adamw),
+        cmocka_unit_test(sums),
+        cmocka_unit_test(nothing_of_nothing),
+        cmocka_unit_test(same_bits_on_any_threads),
+        cmocka_unit_test(math_is_accurate),
+    };
+    return cmocka_run_group_tests_name("ops", tests, set_up, NULL);
+}

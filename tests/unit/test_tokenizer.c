@@ -1,0 +1,569 @@
+/* data/tokenizer: which files are chosen, what malformed ones are told, bytes that are no text,
+ * decoding, saving, and encoding from many threads. */
+#include "tests/testing.h"
+
+#include "data/alloc.h"
+#include "data/file.h"
+#include "data/json.h"
+#include "data/tokenizer.h"
+#include "data/utf8.h"
+
+#include <pthread.h>
+
+#define FIXTURES ZF_TESTS_DIR "/fixtures/tokenizer"
+#define SAMPLE   ZF_TESTS_DIR "/../data/sample/tokenizer"
+
+/* The folder that a test fills; empty when it starts. */
+static char folder[64];
+
+static int make_folder(void **state)
+{
+    (void)state;
+    strcpy(folder, "/tmp/zf-test-tokenizer-XXXXXX");
+    return mkdtemp(folder) ? 0 : -1;
+}
+
+static int remove_folder(void **state)
+{
+    (void)state;
+    struct zf_error err;
+    return file_remove_directory(folder, &err) ? 0 : -1;
+}
+
+static void put(const char *name, const char *text)
+{
+    struct zf_error err;
+    char *path = zf_format("%s/%s", folder, name);
+    assert_works(file_write(path, text, strlen(text), &err), err);
+    free(path);
+}
+
+static void copy(const char *from, const char *name)
+{
+    struct zf_error err;
+    char *path = zf_format("%s/%s", folder, name);
+    assert_works(file_copy(from, path, &err), err);
+    free(path);
+}
+
+static bool is_there(const char *directory, const char *name)
+{
+    char *path = zf_format("%s/%s", directory, name);
+    bool there = file_exists(path);
+    free(path);
+    return there;
+}
+
+/* The 256 byte symbols with ids from 0, then `more`; without the symbol `left_out` unless it is -1.
+ * A new string. */
+static char *vocab_text(int left_out, const char *more)
+{
+    char *text = zf_malloc(256 * 20 + strlen(more) + 4), *end = text;
+    int id = 0;
+    *end++ = '{';
+    for (int i = 0; i < 0x144; i++) {
+        bool symbol = (i >= '!' && i <= '~') || (i >= 0xA1 && i != 0xAD);
+        if (symbol && i != left_out)
+            end += sprintf(end, "\"\\u%04x\": %d, ", (unsigned)i, id++);
+    }
+    sprintf(end, "%s}", more);
+    return text;
+}
+
+static void put_vocab(int left_out, const char *more, const char *merges)
+{
+    char *text = vocab_text(left_out, more);
+    put("vocab.json", text);
+    put("merges.txt", merges);
+    free(text);
+}
+
+static struct tokenizer *load(const char *directory)
+{
+    struct zf_error err;
+    struct tokenizer *t = tokenizer_load(directory, &err);
+    if (!t)
+        fail_msg("%s", err.text);
+    return t;
+}
+
+/* Loading `folder` fails with a sentence that holds this. */
+static void refuses(const char *piece)
+{
+    struct zf_error err;
+    struct tokenizer *t = tokenizer_load(folder, &err);
+    if (t)
+        fail_msg("this was loaded, without \"%s\"", piece);
+    assert_says(err, piece);
+    assert_says(err, folder);
+}
+
+static void check_encoding(const struct tokenizer *t, const char *text, size_t n, const int *ids,
+                           size_t n_ids)
+{
+    int got[64];
+    assert_int_equal(tokenizer_encode(t, text, n, got, 64), n_ids);
+    for (size_t i = 0; i < n_ids; i++)
+        assert_int_equal(got[i], ids[i]);
+}
+
+#define assert_encodes(t, text, ...)                                                               \
+    check_encoding(t, text, sizeof text - 1, (const int[]){__VA_ARGS__},                           \
+                   sizeof((const int[]){__VA_ARGS__}) / sizeof(int))
+
+static void merges_in_order(void **state)
+{
+    (void)state;
+    /* h e l o: 71 68 75 78; a space: 220 */
+    put_vocab(-1,
+              "\"ll\": 256, \"he\": 257, \"hell\": 258, \"el\": 259, \"\\u0120he\": 260, "
+              "\"<|endoftext|>\": 261",
+              "#version: 0.2\nl l\r\nh e\nhe ll\ne l\n\xC4\xA0 he\n");
+    struct tokenizer *t = load(folder);
+    assert_string_equal(tokenizer_kind(t), "BPE");
+    assert_int_equal(tokenizer_vocab_size(t), 262);
+    assert_int_equal(tokenizer_eos(t), 261);
+    assert_encodes(t, "hello", 258, 78);
+    assert_encodes(t, "helo", 257, 75, 78);
+    assert_encodes(t, "elll", 68, 256, 75);
+    assert_encodes(t, " hello", 220, 258, 78);
+    assert_encodes(t, " he<|endoftext|>l", 260, 261, 75);
+    assert_int_equal(tokenizer_encode(t, "", 0, NULL, 0), 0);
+    tokenizer_free(t);
+}
+
+static void encodes_any_bytes(void **state)
+{
+    (void)state;
+    put_vocab(-1, "\"ll\": 256", "l l\n");
+    struct tokenizer *t = load(folder);
+    assert_int_equal(tokenizer_eos(t), -1);
+    /* The symbols of visible bytes come first, then those of the others: 0x00 is 188. */
+    assert_encodes(t, "\0l\0ll", 188, 75, 188, 256);
+    assert_encodes(t, "\xFF\xC3", 187, 127);
+    char text[512], *back;
+    size_t n = 0, n_back;
+    for (int i = 0; i < 256; i++) {
+        text[n++] = (char)i;
+        text[n++] = (char)(255 - i);
+    }
+    int ids[512];
+    size_t n_ids = tokenizer_encode(t, text, n, ids, 512);
+    back = tokenizer_decode(t, ids, n_ids, &n_back);
+    assert_int_equal(n_back, n);
+    assert_memory_equal(back, text, n);
+    free(back);
+    tokenizer_free(t);
+}
+
+/* A byte that is no text splits words as U+FFFD, its replacement, would. */
+static void splits_at_bad_bytes_as_at_replacements(void **state)
+{
+    (void)state;
+    put_vocab(-1, "\"\\u0120\xC3\x83\": 256, \"a\xC3\x83\": 257, \"\xC3\x83!\": 258",
+              "\xC4\xA0 \xC3\x83\na \xC3\x83\n\xC3\x83 !\n");
+    struct tokenizer *t = load(folder);
+    assert_encodes(t, " \xC3", 256);
+    assert_encodes(t, "a\xC3", 64, 127);
+    assert_encodes(t, "\xC3!", 258);
+    assert_encodes(t, "\xED\xA0\x80", 169, 254, 222);
+    tokenizer_free(t);
+}
+
+static void decodes_only_its_ids(void **state)
+{
+    (void)state;
+    struct tokenizer *t = load(SAMPLE);
+    const int ids[] = {-1, 39, 8000, 72, 1 << 30, 7999};
+    size_t n;
+    char *text = tokenizer_decode(t, ids, 6, &n);
+    assert_string_equal(text, "Hi<|endoftext|>");
+    assert_int_equal(n, strlen(text));
+    free(text);
+    tokenizer_free(t);
+}
+
+static void refuses_bad_vocabularies(void **state)
+{
+    (void)state;
+    put_vocab(-1, "\"ll\": 256,\n\"he\": 258", "");
+    refuses("vocab.json: the token \"he\" has the id 258, but the ids of 258 tokens are 0 to 257");
+    put_vocab(-1, "\"ll\": -1", "");
+    refuses("the token \"ll\" has the id -1");
+    put_vocab(-1, "\"ll\": 99999999999999999999", "");
+    refuses("the token \"ll\" has the id 2147483647");
+    put_vocab(-1, "\"ll\": 256,\n\"he\": 256", "");
+    refuses("the tokens \"ll\" and \"he\" both have the id 256");
+    put_vocab(-1, "\"ll\": 256,\n\"ll\": 257", "");
+    refuses("the token \"ll\" has two ids, 256 and 257");
+    put_vocab(0x120, "\"ll\": 255", "");
+    refuses("vocab.json: there is no token \"\xC4\xA0\" for the byte 0x20");
+    put_vocab(-1, "\n\"ll\": 256.5", "");
+    refuses("vocab.json:2: found 256.5 where a whole number belongs");
+    put_vocab(-1, "\n\"ll\": \"x\"", "");
+    refuses("vocab.json:2: found \"x\" where a whole number belongs");
+    put_vocab(-1, "\n\"ll\\x\": 256", "");
+    refuses("vocab.json:2: found \\x\": where a valid escape belongs");
+    put_vocab(-1, "\n\"\\ud800\": 256", "");
+    refuses("where a valid escape belongs");
+    put("vocab.json", "{\"a\": 0,\n\"b\": 1");
+    refuses("vocab.json:2: the file ends where '}' belongs");
+    put("vocab.json", "{\"a\": 0,\n\"b");
+    refuses("vocab.json:2: the file ends where the rest of a string belongs");
+    put("vocab.json", "{\"a\": 0}\n{");
+    refuses("vocab.json:2: found { where the end of the file belongs");
+    put("vocab.json", "[]");
+    refuses("vocab.json:1: found [ where '{' belongs");
+    put("vocab.json", "");
+    refuses("vocab.json:1: the file ends where '{' belongs");
+}
+
+static void refuses_bad_merges(void **state)
+{
+    (void)state;
+    put_vocab(-1, "\"ll\": 256", "#version: 0.2\nl l\nl o\n");
+    refuses("merges.txt:3: a merge makes \"lo\", which is not in the vocabulary");
+    put_vocab(-1, "\"ll\": 256", "l l\n\nll lll\n");
+    refuses("merges.txt:3: a merge needs \"lll\", which is not in the vocabulary");
+    put_vocab(-1, "\"ll\": 256", "l l\nl l\n");
+    refuses("merges.txt:2: the merge of \"l\" and \"l\" is there already");
+    put_vocab(-1, "\"ll\": 256", "l l\nll");
+    refuses("merges.txt:2: \"ll\" is not two tokens with a space between");
+    put_vocab(-1, "\"ll\": 256", "l \n");
+    refuses("merges.txt:1: \"l \" is not two tokens");
+    put_vocab(-1, "\"ll\": 256", "l l l\n");
+    refuses("merges.txt:1: \"l l l\" is not two tokens");
+}
+
+/* A tokenizer.json of the byte symbols and "ll", from the parts that a test varies. */
+static void put_json(const char *pre_tokenizer, const char *model, const char *merges,
+                     const char *rest)
+{
+    char *vocab = vocab_text(-1, "\"ll\": 256");
+    char *text = zf_format("{\"pre_tokenizer\": %s,\n\"model\": {%s\n\"vocab\": %s,\n"
+                           "\"merges\": %s\n}%s}",
+                           pre_tokenizer, model, vocab, merges, rest);
+    put("tokenizer.json", text);
+    free(vocab);
+    free(text);
+}
+
+static const char byte_level[] = "{\"type\": \"ByteLevel\", \"add_prefix_space\": false}";
+
+static void reads_tokenizer_json(void **state)
+{
+    (void)state;
+    put_json(byte_level, "\"type\": \"BPE\",", "[\"l l\"]", "");
+    struct tokenizer *t = load(folder);
+    assert_encodes(t, "lll", 256, 75);
+    tokenizer_free(t);
+    put_json("{\"type\": \"ByteLevel\"}", "", "[[\"l\", \"l\"]]",
+             ", \"added_tokens\": [{\"id\": 257, \"content\": \"<s>\"}]");
+    t = load(folder);
+    assert_encodes(t, "ll<s>", 220, 256, 257);
+    tokenizer_free(t);
+}
+
+static void refuses_bad_tokenizer_json(void **state)
+{
+    (void)state;
+    put_json("{\"type\": \"Whitespace\"}", "", "[]", "");
+    refuses("tokenizer.json:1: pre_tokenizer is {\"type\":\"Whitespace\"}, which is not supported; "
+            "supported: ByteLevel");
+    put_json("null", "", "[]", "");
+    refuses("pre_tokenizer is null, which is not supported");
+    put_json("{\"type\": \"Sequence\", \"pretokenizers\": []}", "", "[]", "");
+    refuses("which is not supported; supported: ByteLevel, or a Sequence");
+    put_json("{\"type\": \"Sequence\", \"pretokenizers\": [{\"type\": \"Split\", \"pattern\": "
+             "{\"Regex\": \"(\"}, \"behavior\": \"Isolated\"}, {\"type\": \"ByteLevel\"}]}",
+             "", "[]", "");
+    refuses("the pattern \"(\" is not valid at character 1: missing closing parenthesis");
+    put_json("{\"type\": \"Sequence\", \"pretokenizers\": [{\"type\": \"Split\", \"pattern\": "
+             "{\"Regex\": \"a\"}, \"behavior\": \"Removed\"}, {\"type\": \"ByteLevel\"}]}",
+             "", "[]", "");
+    refuses("supported: a Split by Regex, Isolated, not inverted");
+    put_json(byte_level, "\n\"type\": \"Unigram\",", "[]", "");
+    refuses("tokenizer.json:3: model.type is \"Unigram\", which is not supported; supported: BPE");
+    put_json(byte_level, "\"end_of_word_suffix\": \"</w>\",", "[]", "");
+    refuses("tokenizer.json:2: model.end_of_word_suffix is \"</w>\", which is not supported");
+    put_json(byte_level, "", "[]", ",\n\"normalizer\": {\"type\": \"NFC\"}");
+    refuses("normalizer is {\"type\":\"NFC\"}, which is not supported");
+    put_json(byte_level, "", "[\"l l\",\n\"l\"]", "");
+    refuses("tokenizer.json:5: the merge \"l\" is not two tokens with a space between");
+    put_json(byte_level, "", "[\"l l\",\n\"l o\"]", "");
+    refuses("tokenizer.json:5: a merge makes \"lo\"");
+    put_json(byte_level, "", "[[\"l\", \"l\", \"l\"]]", "");
+    refuses("tokenizer.json:4: found , where ']' belongs");
+    put_json(byte_level, "", "{}", "");
+    refuses("tokenizer.json:4: found { where '[' belongs");
+    put_json(byte_level, "", "[]", ", \"added_tokens\": [{\"id\": 300, \"content\": \"<s>\"}]");
+    refuses("the token \"<s>\" has the id 300");
+    put_json(byte_level, "", "[]", ", \"added_tokens\": [{\"content\": \"<s>\"}]");
+    refuses("the token \"<s>\" of added_tokens has no id");
+    put_json(byte_level, "", "[]", ", \"added_tokens\": [{\"id\": 257}]");
+    refuses("a token of added_tokens has no content");
+    put_json(byte_level, "", "[]",
+             ", \"added_tokens\": [{\"id\": 257, \"content\": \"x\", \"single_word\": true}]");
+    refuses("single_word set, which is not supported");
+    put("tokenizer.json", "{\"model\": {\"vocab\": {\"a\": 0}}, \"pre_tokenizer\": "
+                          "{\"type\": \"ByteLevel\"}}");
+    refuses("tokenizer.json: model.merges is absent, but it is a list");
+    put("tokenizer.json", "{\"model\": {\n\"vocab\": {\"a\": 0");
+    refuses("tokenizer.json:2: not valid JSON");
+    put("tokenizer.json", "{\"model\": 5}");
+    refuses("tokenizer.json");
+}
+
+static void reads_the_files_beside(void **state)
+{
+    (void)state;
+    put_vocab(-1, "\"ll\": 256, \"</s>\": 257, \"<|endoftext|>\": 258", "l l\n");
+    put("added_tokens.json", "{\"<a>\": 259, \"<b>\": 260}");
+    put("special_tokens_map.json", "{\"eos_token\": {\"content\": \"</s>\"}}");
+    put("tokenizer_config.json", "{\"add_prefix_space\": true, \"added_tokens_decoder\": "
+                                 "{\"260\": {\"content\": \"<b>\", \"lstrip\": true}}}");
+    struct tokenizer *t = load(folder);
+    assert_int_equal(tokenizer_vocab_size(t), 261);
+    assert_int_equal(tokenizer_eos(t), 257);
+    assert_encodes(t, "ll<a> <b></s> l", 220, 256, 259, 260, 257, 220, 75);
+    tokenizer_free(t);
+    put("tokenizer_config.json", "{\"add_prefix_space\": 1}");
+    refuses("tokenizer_config.json:1: add_prefix_space is 1, but it is");
+    put("tokenizer_config.json", "{\"tokenizer_class\": \"CLIPTokenizer\"}");
+    refuses("tokenizer_class is \"CLIPTokenizer\", but it is GPT2Tokenizer where there is no");
+    put("tokenizer_config.json", "{}");
+    put("added_tokens.json", "{\"<a>\": \"x\"}");
+    refuses("added_tokens.json: the id of \"<a>\" is not a whole number");
+}
+
+static void chooses_what_is_there(void **state)
+{
+    (void)state;
+    struct zf_error err;
+    refuses("there is no tokenizer: looked for tokenizer.json, vocab.json with merges.txt, "
+            "tokenizer.model, spiece.model, sentencepiece.bpe.model and *.model");
+    put("vocab.json", "{}");
+    refuses("vocab.json is there, but not merges.txt");
+    copy(FIXTURES "/spm_bpe.model", "mine.model");
+    struct tokenizer *t = load(folder);
+    assert_string_equal(tokenizer_kind(t), "SentencePiece");
+    assert_int_equal(tokenizer_eos(t), 2);
+    tokenizer_free(t);
+    copy(FIXTURES "/spm_unigram.model", "other.model");
+    refuses("there are 2 *.model files");
+    copy(FIXTURES "/spm_unigram.model", "spiece.model");
+    tokenizer_free(load(folder));
+    put_vocab(-1, "\"ll\": 256", "l l\n");
+    t = load(folder);
+    assert_int_equal(tokenizer_vocab_size(t), 257);
+    tokenizer_free(t);
+    copy(FIXTURES "/split/tokenizer.json", "tokenizer.json");
+    t = load(folder);
+    assert_int_equal(tokenizer_vocab_size(t), 410);
+    tokenizer_free(t);
+    assert_null(tokenizer_load("/nonexistent", &err));
+    assert_says(err, "/nonexistent: there is no such folder");
+}
+
+static void refuses_bad_sentencepiece(void **state)
+{
+    (void)state;
+    struct zf_error err;
+    char *text, *path = zf_format("%s/spiece.model", folder);
+    size_t n;
+    put("spiece.model", "no model");
+    refuses("spiece.model: this is not a SentencePiece model");
+    put("spiece.model", "");
+    refuses("spiece.model: this is not a SentencePiece model");
+    assert_works(file_read(FIXTURES "/spm_bpe.model", &text, &n, &err), err);
+    assert_works(file_write(path, text, n / 2, &err), err);
+    refuses("spiece.model: this is not a SentencePiece model");
+    free(text);
+    free(path);
+}
+
+static void sentencepiece_takes_any_bytes(void **state)
+{
+    (void)state;
+    copy(FIXTURES "/spm_bpe.model", "tokenizer.model");
+    struct tokenizer *t = load(folder);
+    int bad[32], replaced[32];
+    size_t n = tokenizer_encode(t, "a\xFFz", 3, bad, 32), n_text;
+    assert_int_equal(tokenizer_encode(t, "a\xEF\xBF\xBDz", 5, replaced, 32), n);
+    assert_memory_equal(bad, replaced, n * sizeof *bad);
+    const int ids[] = {-5, 100000, 3};
+    free(tokenizer_decode(t, ids, 3, &n_text));
+    tokenizer_free(t);
+}
+
+static const char sentence[] = "The old river <|endoftext|> carries\t\xE6\x97\xA5\xE6\x9C\xAC.";
+
+/* Saves what lies in `from`, loads it again and finds the same ids; returns the saved folder's
+ * configuration, which the caller frees. */
+static void check_saving(const char *from, struct json_file *config, char **config_path)
+{
+    struct zf_error err;
+    int before[64], after[64];
+    struct tokenizer *t = load(from);
+    char *target = zf_format("%s/saved/deeper", folder);
+    assert_works(tokenizer_save(t, target, &err), err);
+    struct tokenizer *again = load(target);
+    size_t n = tokenizer_encode(t, sentence, strlen(sentence), before, 64);
+    assert_int_equal(tokenizer_encode(again, sentence, strlen(sentence), after, 64), n);
+    assert_memory_equal(before, after, n * sizeof *before);
+    assert_int_equal(tokenizer_eos(again), tokenizer_eos(t));
+    assert_int_equal(tokenizer_vocab_size(again), tokenizer_vocab_size(t));
+    tokenizer_free(t);
+    tokenizer_free(again);
+    *config_path = zf_format("%s/tokenizer_config.json", target);
+    assert_works(json_load(config, *config_path, &err), err);
+    free(target);
+}
+
+static void check_saved_class(const char *from, const char *expected)
+{
+    struct json_file config;
+    char *path;
+    check_saving(from, &config, &path);
+    assert_string_equal(json_string_value(json_find(&config, "tokenizer_class")), expected);
+    json_free(&config);
+    free(path);
+}
+
+static void saves(void **state)
+{
+    (void)state;
+    char *saved = zf_format("%s/saved/deeper", folder);
+    check_saved_class(SAMPLE, "GPT2Tokenizer");
+    /* A folder that was saved keeps its own configuration. */
+    char *kept = zf_format("%s/saved/deeper/tokenizer_config.json", folder);
+    put("saved/deeper/tokenizer_config.json",
+        "{\"tokenizer_class\": \"GPT2TokenizerFast\", \"add_prefix_space\": true}");
+    check_saved_class(saved, "GPT2TokenizerFast");
+    /* Another kind replaces it. */
+    check_saved_class(FIXTURES "/prefix", "PreTrainedTokenizerFast");
+    assert_false(is_there(saved, "vocab.json"));
+    assert_false(is_there(saved, "merges.txt"));
+    copy(FIXTURES "/spm_bpe.model", "mine.model");
+    check_saved_class(folder, "BertGenerationTokenizer");
+    assert_true(is_there(saved, "spiece.model"));
+    assert_false(is_there(saved, "tokenizer.json"));
+    free(saved);
+    free(kept);
+}
+
+static void saves_without_its_source(void **state)
+{
+    (void)state;
+    struct zf_error err;
+    char *source = zf_format("%s/source", folder), *target = zf_format("%s/target", folder);
+    assert_works(file_make_directory(source, &err), err);
+    copy(SAMPLE "/vocab.json", "source/vocab.json");
+    copy(SAMPLE "/merges.txt", "source/merges.txt");
+    struct tokenizer *t = load(source);
+    assert_works(file_remove_directory(source, &err), err);
+    assert_works(tokenizer_save(t, target, &err), err);
+    tokenizer_free(t);
+    tokenizer_free(load(target));
+    assert_works(file_make_directory(source, &err), err);
+    put("source/x", "");
+    t = load(target);
+    char *inside_a_file = zf_format("%s/x/y", source);
+    assert_false(tokenizer_save(t, inside_a_file, &err));
+    assert_says(err, "source/x");
+    tokenizer_free(t);
+    free(inside_a_file);
+    free(source);
+    free(target);
+}
+
+/* What one thread does: encodes the sentence over and over and notes whether the ids are right. */
+struct encoder {
+    pthread_t thread;
+    const struct tokenizer *t;
+    const int *expected;
+    size_t n;
+    bool ok;
+};
+
+static void *encode_many(void *argument)
+{
+    struct encoder *e = argument;
+    int ids[64];
+    e->ok = true;
+    for (int i = 0; i < 2000; i++)
+        e->ok = e->ok && tokenizer_encode(e->t, sentence, strlen(sentence), ids, 64) == e->n &&
+                memcmp(ids, e->expected, e->n * sizeof *ids) == 0;
+    return NULL;
+}
+
+static void check_threads(const struct tokenizer *t)
+{
+    int expected[64];
+    size_t n = tokenizer_encode(t, sentence, strlen(sentence), expected, 64);
+    struct encoder e[4];
+    for (int i = 0; i < 4; i++) {
+        e[i] = (struct encoder){.t = t, .expected = expected, .n = n};
+        assert_int_equal(pthread_create(&e[i].thread, NULL, encode_many, &e[i]), 0);
+    }
+    for (int i = 0; i < 4; i++) {
+        pthread_join(e[i].thread, NULL);
+        assert_true(e[i].ok);
+    }
+}
+
+static void encodes_from_many_threads(void **state)
+{
+    (void)state;
+    struct tokenizer *t = load(SAMPLE);
+    check_threads(t);
+    tokenizer_free(t);
+    copy(FIXTURES "/spm_unigram.model", "tokenizer.model");
+    t = load(folder);
+    check_threads(t);
+    tokenizer_free(t);
+}
+
+static void utf8_is_strict(void **state)
+{
+    (void)state;
+    static const char *const bad[] = {"\x80",         "\xC0\x80",         "\xC1\xBF",
+                                      "\xE0\x9F\xBF", "\xED\xA0\x80",     "\xF0\x8F\xBF\xBF",
+                                      "\xF5\x80",     "\xF4\x90\x80\x80", "\xC3",
+                                      "\xE2\x82",     "\xE2(\xA1",        "\xF0\x9F\x98"};
+    uint32_t c;
+    char text[4];
+    for (size_t i = 0; i < sizeof bad / sizeof *bad; i++)
+        assert_int_equal(utf8_decode(bad[i], strlen(bad[i]), &c), 0);
+    for (uint32_t code = 0; code < 0x110000; code++) {
+        size_t n = utf8_encode(code, text);
+        bool surrogate = code >= 0xD800 && code < 0xE000;
+        if (utf8_decode(text, n, &c) != (surrogate ? 0 : n) || (!surrogate && c != code))
+            fail_msg("U+%04X does not come back", code);
+    }
+}
+
+#define in_folder(test) cmocka_unit_test_setup_teardown(test, make_folder, remove_folder)
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        in_folder(merges_in_order),
+        in_folder(encodes_any_bytes),
+        in_folder(splits_at_bad_bytes_as_at_replacements),
+        in_folder(decodes_only_its_ids),
+        in_folder(refuses_bad_vocabularies),
+        in_folder(refuses_bad_merges),
+        in_folder(reads_tokenizer_json),
+        in_folder(refuses_bad_tokenizer_json),
+        in_folder(reads_the_files_beside),
+        in_folder(chooses_what_is_there),
+        in_folder(refuses_bad_sentencepiece),
+        in_folder(sentencepiece_takes_any_bytes),
+        in_folder(saves),
+        in_folder(saves_without_its_source),
+        in_folder(encodes_from_many_threads),
+        cmocka_unit_test(utf8_is_strict),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
