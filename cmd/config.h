@@ -155,6 +155,7 @@ struct config {
     enum config_strategy eval_strategy, save_strategy;
     int eval_steps, save_steps;
     int save_total_limit; /* CONFIG_AUTO: keep all */
+    char *trace;          /* a file for a timeline in Chrome's trace format */
     bool load_best_model_at_end;
     char *metric_for_best_model; /* set where load_best_model_at_end is: "loss", "accuracy", ... */
     bool greater_is_better;

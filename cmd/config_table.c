@@ -141,6 +141,7 @@ const struct config_key config_table[] = {
     {SAME("steps_per_print", "logging_steps")},
     {ARG_BOOL(logging_first_step, "false", "log the first step too")},
     {ARG_BOOL(disable_tqdm, "false", "no live progress line")},
+    {ARG_TEXT(trace, "file for a timeline of device, link and host workers, for ui.perfetto.dev")},
     {DS_BOOL("wall_clock_breakdown", wall_clock_breakdown, "false",
              "report the time of forward, backward and update")},
     {ARG_CHOICE(eval_strategy, "no|steps|epoch", "no",

@@ -12,6 +12,7 @@ static void set_zenflow(struct engine_config *e, const struct config *c)
     e->reselect_when_stale = is_auto;
     e->update_interval = z->update_interval == CONFIG_AUTO ? 0 : z->update_interval;
     e->auto_ratio = z->auto_ratio;
+    e->auto_keeps_up = true;
     e->apply_lag = z->overlap_step ? z->apply_lag : 0;
     e->stagger = z->stagger;
     e->offload_important = z->offload;
@@ -23,7 +24,7 @@ static void set_zenflow(struct engine_config *e, const struct config *c)
     e->reserved_cores = z->pt_reserved_cores_perc;
 }
 
-struct engine_config engine_settings(const struct config *c)
+struct engine_config engine_settings(const struct config *c, struct trace *trace)
 {
     struct engine_config e = {.beta1 = (float)c->adam_beta1,
                               .beta2 = (float)c->adam_beta2,
@@ -36,7 +37,8 @@ struct engine_config engine_settings(const struct config *c)
                               .update_interval = 1,
                               .stagger = true,
                               .deferred_lr_scale = 1,
-                              .reserved_cores = c->zenflow.pt_reserved_cores_perc};
+                              .reserved_cores = c->zenflow.pt_reserved_cores_perc,
+                              .trace = trace};
     if (c->zenflow.enabled)
         set_zenflow(&e, c);
     else if (c->offload_optimizer == OFFLOAD_CPU)

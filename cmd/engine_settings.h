@@ -7,6 +7,6 @@
 
 /* zero_optimization.zenflow: ZenFlow; else offload_optimizer.device "cpu": ZeRO-Offload; else AdamW
  * with all state on the device. To be called after config_resolve_steps. */
-struct engine_config engine_settings(const struct config *c);
+struct engine_config engine_settings(const struct config *c, struct trace *trace);
 
 #endif

@@ -100,7 +100,8 @@ static int terminal_columns(void)
     return ioctl(STDERR_FILENO, TIOCGWINSZ, &size) == 0 && size.ws_col ? size.ws_col : 80;
 }
 
-void progress_step(struct progress *p, int step, double epoch, double loss, double lr, long tokens)
+void progress_step(struct progress *p, int step, double epoch, double loss, double lr, double stall,
+                   long tokens)
 {
     double now = clock_seconds();
     p->tokens += tokens;
@@ -109,10 +110,12 @@ void progress_step(struct progress *p, int step, double epoch, double loss, doub
     p->drawn = now;
     int done = step - p->first_step;
     long left = lround((now - p->start) / (done ? done : 1) * (p->total_steps - step));
-    char line[160];
+    char line[160], waited[32] = "";
+    if (stall >= 0)
+        snprintf(waited, sizeof waited, "  stall %.1f%%", 100 * stall);
     int n = snprintf(line, sizeof line,
-                     "step %d/%d  epoch %.2f  loss %.4f  lr %.2e  %.0f tokens/s  left %ld:%02ld",
-                     step, p->total_steps, epoch, loss, lr, progress_tokens_per_second(p),
+                     "step %d/%d  epoch %.2f  loss %.4f  lr %.2e  %.0f tokens/s%s  left %ld:%02ld",
+                     step, p->total_steps, epoch, loss, lr, progress_tokens_per_second(p), waited,
                      left / 60, left % 60);
     int columns = terminal_columns() - 1;
     fprintf(stderr, "\r%.*s\033[K", columns < n ? columns : n, line);

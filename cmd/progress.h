@@ -17,8 +17,10 @@ struct progress *progress_create(const char *output_dir, int first_step, int tot
                                  struct zf_error *err);
 void progress_destroy(struct progress *p);
 
-/* After each step; redraws the live line a few times a second. */
-void progress_step(struct progress *p, int step, double epoch, double loss, double lr, long tokens);
+/* After each step; redraws the live line a few times a second. stall: the share of the time that
+ * the device waits for the host, shown where it is not negative. */
+void progress_step(struct progress *p, int step, double epoch, double loss, double lr, double stall,
+                   long tokens);
 /* One log entry: an object with "step", which is written as one line of trainer_log.jsonl and,
  * where there is no live line, shown as a plain line. Takes the reference. */
 void progress_log(struct progress *p, json_t *entry);

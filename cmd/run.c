@@ -248,7 +248,10 @@ static bool create_model(struct run *run, struct zf_error *err)
 
 static bool create_engine(struct run *run, struct zf_error *err)
 {
-    struct engine_config e = engine_settings(run->config);
+    const char *trace = run->config->trace;
+    if (trace && comm_rank(run->comm) == 0 && !(run->trace = trace_create(trace, err)))
+        return false;
+    struct engine_config e = engine_settings(run->config, run->trace);
     run->engine = engine_create(&e, run->device, run->comm, gpt_params(run->model),
                                 gpt_param_data(run->model), gpt_grad_data(run->model), err);
     return run->engine != NULL;
@@ -310,6 +313,7 @@ bool run_create(struct run *run, struct config *config, struct comm *comm, struc
 void run_destroy(struct run *run)
 {
     engine_destroy(run->engine);
+    trace_destroy(run->trace);
     if (run->model) {
         gpt_destroy(run->model);
         batch_free(&run->batch);

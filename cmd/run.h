@@ -28,6 +28,7 @@ struct run {
     struct device *device;
     struct gpt *model;
     struct engine *engine; /* NULL unless do_train */
+    struct trace *trace;   /* rank 0's, where one is asked for; else NULL */
     struct dataset train;
     struct eval_split dev[RUN_MAX_SPLITS], test[RUN_MAX_SPLITS];
     int n_dev, n_test;

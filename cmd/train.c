@@ -17,11 +17,13 @@
 struct trainer {
     struct run *run;
     struct train_state state;
-    struct progress *progress; /* rank 0, else NULL */
-    struct monitor *monitor;   /* rank 0, else NULL */
-    int *order;                /* (n_sequences) the current epoch's order */
-    int epoch;                 /* that `order` belongs to, -1: none yet */
-    json_t *last_evaluation;   /* and the step that it belongs to */
+    struct progress *progress;  /* rank 0, else NULL */
+    struct monitor *monitor;    /* rank 0, else NULL */
+    int *order;                 /* (n_sequences) the current epoch's order */
+    int epoch;                  /* that `order` belongs to, -1: none yet */
+    struct telemetry telemetry; /* since the last log entry */
+    bool offloads;              /* some state lives on the host */
+    json_t *last_evaluation;    /* and the step that it belongs to */
     int last_evaluation_step;
 };
 
@@ -104,6 +106,10 @@ static void log_step(struct trainer *t, float lr, const struct step_report *repo
         json_object_set_new(entry, "learning_rate", json_real(lr));
         json_object_set_new(entry, "tokens_per_second",
                             json_real(progress_tokens_per_second(t->progress)));
+        json_object_set_new(entry, "step_seconds",
+                            json_real(t->telemetry.step_seconds / t->telemetry.steps));
+        if (t->offloads)
+            telemetry_describe(&t->telemetry, gpt_params(t->run->model)->n_parameters, entry);
         if (s->skipped_steps)
             json_object_set_new(entry, "skipped_steps", json_integer(s->skipped_steps));
         long samples = (long)s->step * c->train_batch_size;
@@ -113,6 +119,7 @@ static void log_step(struct trainer *t, float lr, const struct step_report *repo
     }
     s->loss_sum = 0;
     s->loss_steps = 0;
+    t->telemetry = (struct telemetry){0};
 }
 
 /* Remembers the best evaluation, for load_best_model_at_end. */
@@ -163,11 +170,14 @@ static bool train_step(struct trainer *t, struct zf_error *err)
     const struct config *c = run->config;
     struct step_report report;
     float lr = lr_at_step(c, s->step);
+    double start = clock_seconds();
     struct step_examples examples = examples_of_step(t, s->step);
     engine_begin_step(run->engine, lr);
     double loss = run_micro_batches(t, &examples, s->step);
+    trace_span(run->trace, TRACE_DEVICE, 0, "forward and backward", start, clock_seconds());
     if (!engine_end_step(run->engine, &report, err))
         return false;
+    telemetry_add(&t->telemetry, &report, clock_seconds() - start);
     s->step++;
     if (report.skipped) {
         s->skipped_steps++;
@@ -178,7 +188,8 @@ static bool train_step(struct trainer *t, struct zf_error *err)
         s->loss_steps++;
     }
     if (t->progress)
-        progress_step(t->progress, s->step, epoch_of(t), loss, lr, examples.tokens);
+        progress_step(t->progress, s->step, epoch_of(t), loss, lr,
+                      t->offloads ? telemetry_stall(&t->telemetry) : -1, examples.tokens);
     log_step(t, lr, &report);
     if (run->n_dev && is_due(c, c->eval_strategy, c->eval_steps, s->step))
         evaluate_now(t);
@@ -251,7 +262,10 @@ static void add_results(const struct trainer *t, int first_step, double runtime,
 
 bool train(struct run *run, json_t *results, struct zf_error *err)
 {
-    struct trainer t = {.run = run, .epoch = -1, .last_evaluation_step = -1};
+    struct trainer t = {.run = run,
+                        .epoch = -1,
+                        .last_evaluation_step = -1,
+                        .offloads = engine_memory(run->engine).host_elements > 0};
     t.order = zf_malloc(sizeof(int) * (size_t)run->train.n_sequences);
     bool ok = resume(&t, err) && open_reports(&t, err);
     int first_step = t.state.step;

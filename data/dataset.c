@@ -15,15 +15,25 @@ struct chunk {
     size_t n, capacity;
 };
 
-/* Appends a sentence's ids and returns how many there are. */
-static size_t append_sentence(struct chunk *c, const char *sentence, const struct tokenizer *t)
+static void reserve(struct chunk *c, size_t more)
 {
-    size_t bytes = strlen(sentence), most = bytes + 1;
-    if (c->capacity - c->n < most) {
-        c->capacity = 2 * c->capacity + most;
-        c->tokens = zf_realloc(c->tokens, c->capacity * sizeof *c->tokens);
+    if (c->capacity - c->n >= more)
+        return;
+    c->capacity = 2 * c->capacity + more;
+    c->tokens = zf_realloc(c->tokens, c->capacity * sizeof *c->tokens);
+}
+
+/* Appends a text's ids and returns how many there are. There is room for one more after them. */
+static size_t append_text(struct chunk *c, const char *text, size_t bytes,
+                          const struct tokenizer *t)
+{
+    reserve(c, bytes + 2);
+    size_t room = c->capacity - c->n - 1;
+    size_t n = tokenizer_encode(t, text, bytes, c->tokens + c->n, room);
+    if (n > room) { /* rare: normalisation may lengthen a text */
+        reserve(c, n + 1);
+        n = tokenizer_encode(t, text, bytes, c->tokens + c->n, n);
     }
-    size_t n = tokenizer_encode(t, sentence, bytes, c->tokens + c->n, most);
     c->n += n;
     return n;
 }
@@ -46,15 +56,15 @@ static size_t append_example(struct chunk *c, const struct glue_example *example
                              const struct tokenizer *t, size_t max_length)
 {
     size_t start = c->n;
-    size_t first = append_sentence(c, example->sentence[0], t);
-    size_t second = example->sentence[1] ? append_sentence(c, example->sentence[1], t) : 0;
+    size_t first = append_text(c, example->sentence[0], strlen(example->sentence[0]), t);
+    const char *other = example->sentence[1];
+    size_t second = other ? append_text(c, other, strlen(other), t) : 0;
     size_t second_start = start + first;
     truncate_lengths(&first, &second, max_length);
     memmove(c->tokens + start + first, c->tokens + second_start, second * sizeof *c->tokens);
     c->n = start + first + second;
     if (c->n == start) {
         int end_of_text = tokenizer_eos(t);
-        /* append_sentence made room for one token more than the empty sentence has. */
         c->tokens[c->n++] = end_of_text >= 0 ? end_of_text : 0;
     }
     return c->n - start;
@@ -104,20 +114,19 @@ bool dataset_from_text(struct dataset *d, const char *path, const struct tokeniz
     *d = (struct dataset){0};
     if (!file_read(path, &text, &bytes, err))
         return false;
-    int *tokens = zf_malloc((bytes + 1) * sizeof *tokens);
-    size_t n = tokenizer_encode(t, text, bytes, tokens, bytes + 1);
-    size_t length = (size_t)max_length;
+    struct chunk all = {0};
+    size_t n = append_text(&all, text, bytes, t), length = (size_t)max_length;
     free(text);
     if (n % length == 1)
         n--;
     if (n == 0) {
-        free(tokens);
+        free(all.tokens);
         return zf_fail(err,
                        "%s: the text has fewer than two tokens, but predicting the next one "
                        "takes two",
                        path);
     }
-    d->tokens = zf_realloc(tokens, n * sizeof *tokens);
+    d->tokens = zf_realloc(all.tokens, n * sizeof *all.tokens);
     d->n_sequences = (int)((n + length - 1) / length);
     d->start = zf_malloc(((size_t)d->n_sequences + 1) * sizeof *d->start);
     for (int i = 0; i < d->n_sequences; i++)

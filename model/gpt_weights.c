@@ -8,6 +8,7 @@
 #include "data/file.h"
 #include "data/rng.h"
 #include "data/safetensors.h"
+#include "data/simd.h"
 
 #include <math.h>
 #include <stdlib.h>
@@ -86,31 +87,71 @@ static uint64_t hash_name(const char *name)
     return hash;
 }
 
-/* Four standard normal numbers from one Philox block, by Box and Muller's transform. */
-static void normal_block(float z[4], uint64_t seed, uint64_t name, uint64_t block)
+#define NORMAL_BLOCKS ((size_t)256)
+#define NORMAL_PIECE  (4 * NORMAL_BLOCKS) /* numbers that one call draws; divides STAGE_ELEMENTS */
+
+/* The natural logarithm of x > 0, by 2 artanh((m - 1) / (m + 1)) of its mantissa m. */
+static inline float log_series(float x)
 {
-    struct philox bits = philox4x32((struct philox){{(uint32_t)block, (uint32_t)(block >> 32),
-                                                     (uint32_t)name, (uint32_t)(name >> 32)}},
-                                    (uint32_t)seed, (uint32_t)(seed >> 32));
-    for (int i = 0; i < 4; i += 2) {
-        float radius = sqrtf(-2 * logf(1 - philox_uniform(bits.v[i])));
-        float angle = 6.28318530717958647692f * philox_uniform(bits.v[i + 1]);
-        z[i] = radius * cosf(angle);
-        z[i + 1] = radius * sinf(angle);
+    const uint32_t sqrt_half = 0x3f3504f3; /* m lies between it and its double */
+    uint32_t bits;
+    memcpy(&bits, &x, sizeof bits);
+    int exponent = (int)(bits - sqrt_half) >> 23;
+    bits -= (uint32_t)exponent << 23;
+    memcpy(&x, &bits, sizeof x);
+    float s = (x - 1) / (x + 1), s2 = s * s;
+    float series = 1 + s2 * (1.0f / 3 + s2 * (1.0f / 5 + s2 * (1.0f / 7 + s2 * (1.0f / 9))));
+    return (float)exponent * 0.693147180559945f + 2 * s * series;
+}
+
+/* sin and cos of 2 pi turns, turns in [0, 1): Taylor series in the nearest quadrant. */
+static inline void sin_cos_turns(float turns, float *sine, float *cosine)
+{
+    int quadrant = (int)(4 * turns + 0.5f);
+    float x = 6.28318530717958648f * (turns - 0.25f * (float)quadrant), y = x * x;
+    float s = x * (1 - y / 6 * (1 - y / 20 * (1 - y / 42 * (1 - y / 72))));
+    float c = 1 - y / 2 * (1 - y / 12 * (1 - y / 30 * (1 - y / 56)));
+    float a = quadrant & 1 ? c : s, b = quadrant & 1 ? s : c;
+    *sine = quadrant & 2 ? -a : a;
+    *cosine = (quadrant + 1) & 2 ? -b : b;
+}
+
+/* z[0..NORMAL_PIECE) = std times normal numbers, the piece-th of this seed and name: Box and
+ * Muller's transform of two uniform numbers each. The C library's log, sin and cos
+ * do not vectorise and would take several times as long. */
+ZF_SIMD
+static void draw_normals(float *z, uint64_t seed, uint64_t name, uint64_t piece, float std)
+{
+    uint32_t bits[4][NORMAL_BLOCKS];
+    for (size_t i = 0; i < NORMAL_BLOCKS; i++) {
+        uint64_t block = piece * NORMAL_BLOCKS + i;
+        struct philox random = {
+            {(uint32_t)block, (uint32_t)(block >> 32), (uint32_t)name, (uint32_t)(name >> 32)}};
+        random = philox4x32(random, (uint32_t)seed, (uint32_t)(seed >> 32));
+        for (int k = 0; k < 4; k++)
+            bits[k][i] = random.v[k];
+    }
+    for (size_t pair = 0; pair < 2; pair++) {
+        float *first = z + 2 * pair * NORMAL_BLOCKS, *second = first + NORMAL_BLOCKS;
+        for (size_t i = 0; i < NORMAL_BLOCKS; i++) {
+            float sine, cosine;
+            float radius = std * sqrtf(-2 * log_series(1 - philox_uniform(bits[2 * pair][i])));
+            sin_cos_turns(philox_uniform(bits[2 * pair + 1][i]), &sine, &cosine);
+            first[i] = radius * cosine;
+            second[i] = radius * sine;
+        }
     }
 }
 
-/* dst[0..n) = elements first..first+n of the parameter's random values; first is a multiple of 4.
- */
+/* dst[0..n) = elements first..first+n of the parameter; first is a multiple of NORMAL_PIECE. */
 static void fill_normal(float *dst, const struct param *p, uint64_t seed, size_t first, size_t n)
 {
     uint64_t name = hash_name(p->name);
 #pragma omp parallel for schedule(static)
-    for (size_t i = 0; i < n; i += 4) {
-        float z[4];
-        normal_block(z, seed, name, (first + i) / 4);
-        for (size_t j = i; j < i + 4 && j < n; j++)
-            dst[j] = p->init_std * z[j - i];
+    for (size_t at = 0; at < n; at += NORMAL_PIECE) {
+        float z[NORMAL_PIECE];
+        draw_normals(z, seed, name, (first + at) / NORMAL_PIECE, p->init_std);
+        memcpy(dst + at, z, (n - at < NORMAL_PIECE ? n - at : NORMAL_PIECE) * sizeof *z);
     }
 }
 

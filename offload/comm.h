@@ -25,6 +25,7 @@ int comm_local_size(const struct comm *c);
 
 void comm_all_reduce_f32(struct comm *c, float *data, size_t n);  /* sums in place */
 void comm_all_reduce_f64(struct comm *c, double *data, size_t n); /* sums in place */
+double comm_max(struct comm *c, double value);                    /* the greatest of all ranks' */
 /* Begins to sum n floats of all ranks into `result` on rank `root` alone; data and result stay
  * untouched until comm_reduce_finish, which waits for all that were begun. */
 void comm_reduce_start(struct comm *c, const float *data, float *result, size_t n, int root);

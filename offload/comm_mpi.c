@@ -122,6 +122,13 @@ void comm_all_reduce_f64(struct comm *c, double *data, size_t n)
     }
 }
 
+double comm_max(struct comm *c, double value)
+{
+    if (c->size > 1)
+        check_mpi(MPI_Allreduce(MPI_IN_PLACE, &value, 1, MPI_DOUBLE, MPI_MAX, MPI_COMM_WORLD));
+    return value;
+}
+
 void comm_reduce_start(struct comm *c, const float *data, float *result, size_t n, int root)
 {
     for (int k; n > 0; data += k, result += k, n -= (size_t)k) {

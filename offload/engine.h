@@ -16,6 +16,7 @@
 #include "model/ops.h"
 #include "model/params.h"
 #include "offload/comm.h"
+#include "offload/telemetry.h"
 
 #include <stdbool.h>
 #include <stddef.h>
@@ -37,17 +38,20 @@ struct engine_config {
     double topk_ratio;        /* share of each matrix's channels that are important */
     int select_every;         /* steps between selections; 0: the first one stays */
     bool reselect_when_stale; /* and whenever the chosen hold far less than a fresh choice would */
-    int update_interval;     /* S, steps in a window, 1 to ENGINE_MAX_INTERVAL; 0: chosen by rule */
-    double auto_ratio;       /* share of matrices that must be due before S is chosen */
-    int apply_lag;           /* steps until a host update is visible, 0 to S; 0: the step waits */
-    bool stagger;            /* one group's window closes each step, not all in every S-th */
+    int update_interval; /* S, steps in a window, 1 to ENGINE_MAX_INTERVAL; 0: chosen by rule */
+    double auto_ratio;   /* share of matrices that must be due before S is chosen */
+    bool auto_keeps_up;  /* the rule chooses no S too short for the host, as measured in the first
+                            windows: the choice then depends on timing */
+    int apply_lag;       /* steps until a host update is visible, 0 to S; 0: the step waits */
+    bool stagger;        /* one group's window closes each step, not all in every S-th */
     bool offload_important;  /* important channels' state stays on the host between steps */
     int full_warm_up_rounds; /* steps at the start that update every channel, without lag */
     enum engine_accumulate accumulate;
     double
         deferred_lr_scale; /* of host updates; ENGINE_LR_SQRT: square root of the window's length */
 
-    double reserved_cores;       /* share of this rank's cores kept from the host workers */
+    double reserved_cores; /* share of this rank's cores kept from the host workers */
+    struct trace *trace;   /* gets spans of the link, the workers and stalls; borrowed, or NULL */
     double worker_delay_seconds; /* tests: workers pause at random before each chunk, up to this */
     uint32_t worker_delay_seed;
 };

@@ -100,8 +100,8 @@ static void write_engine(const struct engine *e, struct safetensors_writer *w)
 static void write_metadata(const struct engine *e, struct safetensors_writer *w)
 {
     char *counters =
-        zf_format("%d %d %d %d %d %d %d", e->step, e->interval, e->lag, e->windows_began,
-                  e->selected, e->skipped_in_a_row, e->observed_steps);
+        zf_format("%d %d %d %d %d %d %d %d", e->step, e->interval, e->lag, e->windows_began,
+                  e->selected, e->skipped_in_a_row, e->observed_steps, e->least_interval);
     char *same = settings(e);
     safetensors_write_metadata(w, "engine", counters);
     safetensors_write_metadata(w, "settings", same);
@@ -287,12 +287,12 @@ static bool load_counters(struct engine *e, const struct piece *p, struct zf_err
     const char *theirs = safetensors_metadata(p->shard, "settings");
     char *ours = settings(e);
     int selected = 0;
-    bool ok =
-        (counters && theirs &&
-         sscanf(counters, "%d %d %d %d %d %d %d", &e->step, &e->interval, &e->lag,
-                &e->windows_began, &selected, &e->skipped_in_a_row, &e->observed_steps) == 7 &&
-         e->interval >= 1 && e->interval <= ENGINE_MAX_INTERVAL) ||
-        zf_fail(err, "%s: its metadata has no \"engine\" and \"settings\"", p->path);
+    bool ok = (counters && theirs &&
+               sscanf(counters, "%d %d %d %d %d %d %d %d", &e->step, &e->interval, &e->lag,
+                      &e->windows_began, &selected, &e->skipped_in_a_row, &e->observed_steps,
+                      &e->least_interval) == 8 &&
+               e->interval >= 1 && e->interval <= ENGINE_MAX_INTERVAL) ||
+              zf_fail(err, "%s: its metadata has no \"engine\" and \"settings\"", p->path);
     if (ok && strcmp(ours, theirs) != 0)
         ok =
             zf_fail(err,

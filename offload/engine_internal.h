@@ -103,6 +103,8 @@ struct engine {
     /* update_interval 0: what the rule has seen since it last chose */
     double *important_norm, *deferred_norm; /* (n_matrices) sums over steps */
     int observed_steps;
+    double observed_since, observed_stall, observed_busy; /* seconds */
+    int least_interval; /* with which the host keeps up; 0: not measured yet */
 
     struct worker_pool *workers; /* NULL where no channel can be deferred */
     struct task *tasks;          /* all jobs have these chunks */

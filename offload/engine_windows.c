@@ -51,8 +51,13 @@ static size_t deferred_bytes(const struct engine *e, const struct matrix *m, int
 static void wait_for_host(struct engine *e, uint64_t ticket, struct step_report *report)
 {
     double start = clock_seconds();
+    bool done = worker_pool_done(e->workers, ticket);
     worker_pool_wait(e->workers, ticket);
-    report->stall_seconds += clock_seconds() - start;
+    double end = clock_seconds();
+    if (done)
+        return;
+    report->stall_seconds += end - start;
+    trace_span(e->config.trace, TRACE_DEVICE, 0, "stall", start, end);
 }
 
 /* ---- gathering ---- */
@@ -80,6 +85,7 @@ static void accumulate_chunk(void *argument, int chunk)
 static void stage_gradients(struct engine *e, uint64_t fresh, struct step_report *report)
 {
     struct device *d = e->device;
+    double start = clock_seconds();
     e->staged_fresh = fresh;
     for (int i = 0; i < e->n_matrices; i++) {
         struct matrix *m = &e->matrices[i];
@@ -92,6 +98,7 @@ static void stage_gradients(struct engine *e, uint64_t fresh, struct step_report
             report->bytes_down += deferred_bytes(e, m, g, true);
     }
     d->stream_wait(d->compute);
+    trace_span(e->config.trace, TRACE_LINK_DOWN, 0, "gradients", start, clock_seconds());
     struct worker_job job = {accumulate_chunk, e, e->n_tasks};
     e->accumulate_ticket = worker_pool_submit(e->workers, &job);
 }
@@ -259,6 +266,7 @@ static void send_means(struct engine *e, const struct group *g, struct step_repo
 {
     struct device *d = e->device;
     const float one = 1;
+    double start = clock_seconds();
     d->copy(d->compute, e->scale, &one, sizeof one);
     for (int i = 0; i < e->n_matrices; i++) {
         struct matrix *m = &e->matrices[i];
@@ -270,6 +278,7 @@ static void send_means(struct engine *e, const struct group *g, struct step_repo
         report->bytes_down += deferred_bytes(e, m, g->index, false);
     }
     d->stream_wait(d->compute);
+    trace_span(e->config.trace, TRACE_LINK_DOWN, 0, "window", start, clock_seconds());
 }
 
 void windows_close(struct engine *e, struct group *g, struct step_report *report)
@@ -311,10 +320,24 @@ static void settle_leaving(struct engine *e, struct group *g, struct step_report
     g->has_leaving = false;
 }
 
+/* What each worker did for a group's update. */
+static void trace_workers(const struct engine *e, const struct group *g)
+{
+    double begin, end;
+    if (!e->config.trace || !g->ticket)
+        return;
+    for (int w = 0; w < worker_pool_threads(e->workers); w++) {
+        worker_pool_span(e->workers, g->ticket, w, &begin, &end);
+        trace_span(e->config.trace, TRACE_WORKERS, w, "AdamW", begin, end);
+    }
+}
+
 static void arrive(struct engine *e, struct group *g, struct step_report *report)
 {
     struct device *d = e->device;
     wait_for_host(e, g->ticket, report);
+    trace_workers(e, g);
+    double start = clock_seconds();
     for (int i = 0; i < e->n_matrices; i++) {
         struct matrix *m = &e->matrices[i];
         struct channel_set set = channels_of(e, m, (uint64_t)1 << g->index, false);
@@ -329,6 +352,7 @@ static void arrive(struct engine *e, struct group *g, struct step_report *report
              r < m->param->rows; r += e->interval)
             e->updated[m->first_channel + (size_t)r] = 1;
     }
+    trace_span(e->config.trace, TRACE_LINK_UP, 0, "parameters", start, clock_seconds());
     int staleness = e->step - g->oldest_in_flight;
     assert(staleness <= e->interval - 1 + e->lag);
     report->staleness = staleness > report->staleness ? staleness : report->staleness;
@@ -368,26 +392,46 @@ void windows_begin(struct engine *e, int interval, int lag, int first_step)
 
 /* ---- update_interval "auto" ---- */
 
-/* Sums of the channels' norms, important and deferred, each per share of the channels. */
+/* Mean norms of important and of deferred channels. A channel without gradient, such as a token
+ * that does not occur, counts on neither side. */
 static void note_norms(struct engine *e)
 {
     for (int i = 0; i < e->n_matrices; i++) {
         const struct matrix *m = &e->matrices[i];
-        double important = 0, deferred = 0;
-        int n_important = 0, rows = m->param->rows;
-        for (int row = 0; m->selectable && row < rows; row++) {
-            size_t c = m->first_channel + (size_t)row;
-            double norm = sqrt(e->norms[c]);
-            important += e->place[c] == CHANNEL_IMPORTANT ? norm : 0;
-            deferred += e->place[c] == CHANNEL_IMPORTANT ? 0 : norm;
-            n_important += e->place[c] == CHANNEL_IMPORTANT;
+        double sum[2] = {0, 0};
+        int count[2] = {0, 0}, rows = m->selectable ? m->param->rows : 0;
+        for (size_t c = m->first_channel; c < m->first_channel + (size_t)rows; c++) {
+            int side = e->place[c] == CHANNEL_IMPORTANT;
+            sum[side] += sqrt(e->norms[c]);
+            count[side] += e->norms[c] > 0;
         }
-        if (n_important > 0)
-            e->important_norm[i] += important / n_important;
-        if (n_important < rows)
-            e->deferred_norm[i] += deferred / (rows - n_important);
+        e->deferred_norm[i] += count[0] ? sum[0] / count[0] : 0;
+        e->important_norm[i] += count[1] ? sum[1] / count[1] : 0;
     }
     e->observed_steps++;
+}
+
+/* The shortest window with which the host keeps up, on the slowest rank: what it needs for all its
+ * channels once, over what a step takes without waiting. */
+static int least_interval(struct engine *e)
+{
+    double now = clock_seconds(), busy = worker_pool_busy_seconds(e->workers);
+    double threads = worker_pool_threads(e->workers);
+    double step = (now - e->observed_since - e->observed_stall) / e->observed_steps;
+    double host = (busy - e->observed_busy) / threads / e->observed_steps * e->interval;
+    double lag = e->lag > 1 ? e->lag : 1;
+    double least = comm_max(e->comm, step > 0 ? host / step / lag : 1);
+    return least < ENGINE_MAX_INTERVAL ? (int)ceil(least) : ENGINE_MAX_INTERVAL;
+}
+
+static void observe_anew(struct engine *e)
+{
+    memset(e->important_norm, 0, sizeof(double) * (size_t)e->n_matrices);
+    memset(e->deferred_norm, 0, sizeof(double) * (size_t)e->n_matrices);
+    e->observed_steps = 0;
+    e->observed_stall = 0;
+    e->observed_since = clock_seconds();
+    e->observed_busy = worker_pool_busy_seconds(e->workers);
 }
 
 /* Whether deferred gradients have gathered as much, in auto_ratio of the matrices, as an important
@@ -408,18 +452,21 @@ void windows_choose_interval(struct engine *e, struct step_report *report)
 {
     if (e->config.update_interval != 0 || !e->workers || !e->selected)
         return;
+    if (e->observed_steps == 0)
+        observe_anew(e);
     note_norms(e);
+    e->observed_stall += report->stall_seconds;
     int seen = e->observed_steps;
-    int least = e->config.apply_lag > 1 ? e->config.apply_lag : 1;
-    if (seen < least || (!is_due(e) && seen < ENGINE_MAX_INTERVAL))
+    if (seen < e->config.apply_lag || (!is_due(e) && seen < ENGINE_MAX_INTERVAL))
         return;
-    memset(e->important_norm, 0, sizeof(double) * (size_t)e->n_matrices);
-    memset(e->deferred_norm, 0, sizeof(double) * (size_t)e->n_matrices);
-    e->observed_steps = 0;
-    if (abs(seen - e->interval) * INTERVAL_SLACK <= e->interval)
+    if (e->least_interval == 0)
+        e->least_interval = e->config.auto_keeps_up ? least_interval(e) : 1;
+    observe_anew(e);
+    int chosen = seen > e->least_interval ? seen : e->least_interval;
+    if (abs(chosen - e->interval) * INTERVAL_SLACK <= e->interval)
         return;
     windows_flush(e, report);
-    windows_begin(e, seen, e->config.apply_lag, e->step + 1);
+    windows_begin(e, chosen, e->config.apply_lag, e->step + 1);
 }
 
 /* The parameter that the host has made of a master value, as host AdamW writes it. */

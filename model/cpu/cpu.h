@@ -1,7 +1,7 @@
 /* The CPU device's operators: one function for each entry of struct ops, and what they share.
  *
- * An operator cuts its rows into tasks, and a ZF_SIMD leaf function works on one task. How the work
- * is cut depends on its size alone, never on the number of threads. */
+ * An operator cuts its rows into tasks, and a ZF_SIMD leaf function works on one task. How sums are
+ * cut depends on their length alone, never on the number of threads. */
 #ifndef ZF_MODEL_CPU_CPU_H
 #define ZF_MODEL_CPU_CPU_H
 

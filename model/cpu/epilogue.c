@@ -4,6 +4,8 @@
 #include "model/cpu/cpu.h"
 #include "model/cpu/vector_math.h"
 
+#include <string.h>
+
 #define APPLY(expression)                                                                          \
     for (int j = 0; j < n; j++) {                                                                  \
         const float x = c[j];                                                                      \
@@ -36,10 +38,10 @@ ZF_INLINE void multiply_slope(float *restrict c, const float *restrict pre, int 
     case ACT_NONE:
         break;
     case ACT_GELU_TANH:
-        APPLY(x * gelu_tanh_slope(pre[j]));
+        APPLY(gelu_tanh_slope(pre[j]) * x);
         break;
     case ACT_GELU_ERF:
-        APPLY(x * gelu_erf_slope(pre[j]));
+        APPLY(gelu_erf_slope(pre[j]) * x);
         break;
     case ACT_RELU:
         APPLY(pre[j] > 0 ? x : 0);
@@ -60,11 +62,8 @@ void cpu_finish_product(float *c, const struct matmul *product, int row, int row
             for (int j = 0; j < n; j++)
                 part[j] += bias[j];
         }
-        if (product->pre) {
-            float *restrict pre = (float *)product->pre + at;
-            for (int j = 0; j < n; j++)
-                pre[j] = part[j];
-        }
+        if (product->pre)
+            memcpy((float *)product->pre + at, part, sizeof(float) * n);
         if (product->gradient_of)
             multiply_slope(part, (const float *)product->gradient_of + at, n, product->act);
         else

@@ -3,8 +3,8 @@
  * still in cache. Blocks depend on the shape alone and each element of c is summed in one order, so
  * the result is the same on any number of threads. Limit: arithmetic.
  *
- *   columns [first, first + columns) of b are packed, once for all threads
- *     a task: `rows` rows of c
+ *   columns [first, end) of b are packed, all of them at once unless they are very many
+ *     a task: `rows` rows and BLOCK_COLS columns of c; its part of b fits in the second-level cache
  *       blocks of `depth` along k: the task packs its rows of a, which stay in the second-level
  * cache panels of TILE_COLS columns, whose part of b stays in the first-level cache tiles of
  * TILE_ROWS rows, in registers */
@@ -15,11 +15,13 @@
 #include <omp.h>
 #include <string.h>
 
-#define MAX_DEPTH     256              /* 32 KB of b for a panel */
-#define MAX_ROWS      128              /* 128 KB of a for a task */
-#define MAX_PACKED_B  (4 << 20)        /* floats */
-#define FINISH_COLS   128              /* columns that are finished at a time */
-#define PARALLEL_WORK (64.0 * 64 * 64) /* multiply-adds from which on waking threads pays */
+#define MAX_DEPTH      256       /* 32 KB of b for a panel */
+#define MAX_ROWS       128       /* 128 KB of a for a task */
+#define BLOCK_COLS     512       /* 512 KB of b for a task and a block of depth */
+#define FINISH_COLS    128       /* columns that are finished at a time */
+#define MAX_PACKED_B   (4 << 20) /* floats */
+#define TASKS_A_THREAD 4
+#define PARALLEL_WORK  (64.0 * 64 * 64) /* multiply-adds from which on waking threads pays */
 
 struct plan {
     const struct matmul *product;
@@ -42,9 +44,11 @@ static struct plan plan_product(float *c, const float *a, const float *b,
     p.finish = product->bias || product->pre || product->act != ACT_NONE;
     p.depth = divide_up(k, divide_up(k, MAX_DEPTH));
     p.n_threads = (double)product->m * product->n * k > PARALLEL_WORK ? omp_get_max_threads() : 1;
-    p.rows = min_int(MAX_ROWS, round_up(divide_up(product->m, 4 * p.n_threads), TILE_ROWS));
-    const int fitting = MAX_PACKED_B / k / FINISH_COLS * FINISH_COLS;
-    p.columns = min_int(round_up(product->n, TILE_COLS), fitting > 0 ? fitting : FINISH_COLS);
+    const int fitting = MAX_PACKED_B / k / BLOCK_COLS * BLOCK_COLS;
+    p.columns = min_int(round_up(product->n, TILE_COLS), fitting > 0 ? fitting : BLOCK_COLS);
+    const int blocks = divide_up(p.columns, BLOCK_COLS), tasks = TASKS_A_THREAD * p.n_threads;
+    p.rows =
+        min_int(MAX_ROWS, round_up(divide_up(product->m, divide_up(tasks, blocks)), TILE_ROWS));
     return p;
 }
 
@@ -116,19 +120,20 @@ ZF_INLINE void edge_tile(float *c, size_t ldc, int rows, int cols, const float *
         memcpy(c + i * ldc, tile + i * TILE_COLS, sizeof(float) * cols);
 }
 
-/* Rows [row, row + rows), columns [first, end) of c. packed_a: room for (rows, depth). */
+/* Rows [row, row + rows), columns [from, to) of c, where b's columns [first, end) are packed.
+ * packed_a: room for (rows, depth). */
 ZF_SIMD
-static void multiply_rows(const struct plan *p, float *restrict packed_a, int row, int rows,
-                          int first, int end)
+static void multiply_block(const struct plan *p, float *restrict packed_a, int row, int rows,
+                           int first, int end, int from, int to)
 {
     const int n = p->product->n, k = p->product->k, width = round_up(end - first, TILE_COLS);
     for (int l = 0; l < k; l += p->depth) {
         const int depth = min_int(p->depth, k - l);
         const bool last = l + depth == k, add = l > 0 || p->accumulate;
         pack_a(p, packed_a, row, rows, l, depth);
-        for (int j = first; j < end; j += TILE_COLS) {
+        for (int j = from; j < to; j += TILE_COLS) {
             const float *b = p->packed_b + (size_t)l * width + (size_t)(j - first) * depth;
-            const int cols = min_int(TILE_COLS, end - j), done = j + cols;
+            const int cols = min_int(TILE_COLS, to - j), done = j + cols;
             for (int i = 0; i < rows; i += TILE_ROWS) {
                 float *c = p->c + (size_t)(row + i) * n + j;
                 const float *a = packed_a + (size_t)i * depth;
@@ -137,9 +142,9 @@ static void multiply_rows(const struct plan *p, float *restrict packed_a, int ro
                 else
                     edge_tile(c, (size_t)n, min_int(TILE_ROWS, rows - i), cols, a, b, depth, add);
             }
-            if (last && p->finish && ((done - first) % FINISH_COLS == 0 || done == end))
+            if (last && p->finish && ((done - from) % FINISH_COLS == 0 || done == to))
                 cpu_finish_product(p->c, p->product, row, row + rows,
-                                   first + (done - first - 1) / FINISH_COLS * FINISH_COLS, done);
+                                   from + (done - from - 1) / FINISH_COLS * FINISH_COLS, done);
         }
     }
 }
@@ -164,7 +169,7 @@ void cpu_blocked_product(struct stream *s, float *c, const float *a, const float
         return;
     }
     const size_t a_length = (size_t)p.rows * p.depth;
-    const int n_depths = divide_up(k, p.depth), n_tasks = divide_up(m, p.rows);
+    const int n_depths = divide_up(k, p.depth), n_rows = divide_up(m, p.rows);
     p.packed_b = cpu_scratch(s, (size_t)p.columns * k + a_length * p.n_threads);
     float *packed_a = p.packed_b + (size_t)p.columns * k;
 #pragma omp parallel num_threads(p.n_threads)
@@ -177,8 +182,11 @@ void cpu_blocked_product(struct stream *s, float *c, const float *a, const float
                    depth, first + panel * TILE_COLS);
         }
 #pragma omp for schedule(dynamic, 1)
-        for (int i = 0; i < n_tasks; i++)
-            multiply_rows(&p, packed_a + a_length * omp_get_thread_num(), i * p.rows,
-                          min_int(p.rows, m - i * p.rows), first, end);
+        for (int i = 0; i < n_rows * divide_up(end - first, BLOCK_COLS); i++) {
+            const int row = i % n_rows * p.rows, from = first + i / n_rows * BLOCK_COLS;
+            multiply_block(&p, packed_a + a_length * omp_get_thread_num(), row,
+                           min_int(p.rows, m - row), first, end, from,
+                           min_int(end, from + BLOCK_COLS));
+        }
     }
 }

@@ -10,7 +10,7 @@
 
 #define N_SEQS     6
 #define VOCAB      40
-#define POSITIONS  20
+#define POSITIONS  120
 #define MAX_TOKENS (N_SEQS * POSITIONS)
 #define SEED       5
 #define STEP       9
@@ -26,8 +26,16 @@ struct example {
     int tokens[MAX_TOKENS], position[MAX_TOKENS], seq_start[N_SEQS + 1], targets[MAX_TOKENS];
     uint32_t token_seq[MAX_TOKENS];
     float scores[N_SEQS];
+    int stretch; /* lengths are multiplied by it */
     struct batch batch;
 };
+
+static struct example *new_example(int stretch)
+{
+    struct example *e = zf_calloc(1, sizeof *e);
+    e->stretch = stretch;
+    return e;
+}
 
 /* Sequences first..first+count of a step of N_SEQS. */
 static void make_example(struct example *e, enum gpt_head head, int first, int count)
@@ -35,7 +43,7 @@ static void make_example(struct example *e, enum gpt_head head, int first, int c
     int n = 0;
     e->seq_start[0] = 0;
     for (int i = 0; i < count; i++) {
-        int number = first + i, length = lengths[number];
+        int number = first + i, length = lengths[number] * e->stretch;
         for (int t = 0; t < length; t++, n++) {
             uint32_t key = (uint32_t)(number * POSITIONS + t);
             e->tokens[n] = (int)(draw(key) % VOCAB);
@@ -59,7 +67,7 @@ static void make_example(struct example *e, enum gpt_head head, int first, int c
                               .scores = head == GPT_HEAD_REGRESS ? e->scores : NULL};
 }
 
-static struct gpt *make_model(enum gpt_head head, float dropout)
+static struct gpt *make_model_on(struct device *device, enum gpt_head head, float dropout)
 {
     struct gpt_config c;
     struct zf_error err;
@@ -72,9 +80,14 @@ static struct gpt *make_model(enum gpt_head head, float dropout)
     c.embd_pdrop = c.attn_pdrop = c.resid_pdrop = dropout;
     c.head = head;
     c.num_labels = head == GPT_HEAD_REGRESS ? 1 : 3;
-    struct gpt *model = gpt_create(device_cpu(0), &c, MAX_TOKENS, N_SEQS);
+    struct gpt *model = gpt_create(device, &c, MAX_TOKENS, N_SEQS);
     gpt_init_weights(model, 3);
     return model;
+}
+
+static struct gpt *make_model(enum gpt_head head, float dropout)
+{
+    return make_model_on(device_cpu(0), head, dropout);
 }
 
 static void clear_gradients(struct gpt *model)
@@ -154,7 +167,7 @@ static void differences_agree(enum gpt_head head, const char *title)
 {
     struct gpt *model = make_model(head, 0.2f);
     const struct param_table *table = gpt_params(model);
-    struct example *e = zf_malloc(sizeof *e);
+    struct example *e = new_example(1);
     double worst = 0;
     make_example(e, head, 0, N_SEQS);
     float *gradients = zf_malloc(table->n_elements * sizeof *gradients);
@@ -189,12 +202,12 @@ static void language_model_agrees_with_differences(void **state)
 }
 
 /* One batch of six sequences, and the same as 3 + 3 and 1 + 5 with an empty one between. */
-static void cut_is_independent(enum gpt_head head)
+static void cut_is_independent(enum gpt_head head, int stretch)
 {
     static const int cuts[2][3] = {{3, 3, 0}, {1, 0, 5}};
     struct gpt *model = make_model(head, 0.3f);
     size_t n = gpt_params(model)->n_elements;
-    struct example *e = zf_malloc(sizeof *e);
+    struct example *e = new_example(stretch);
     float *whole = zf_malloc(n * sizeof *whole);
     make_example(e, head, 0, N_SEQS);
     double loss = train(model, &e->batch);
@@ -222,9 +235,10 @@ static void cut_is_independent(enum gpt_head head)
 static void cut_into_micro_batches_does_not_matter(void **state)
 {
     (void)state;
-    cut_is_independent(GPT_HEAD_CLASSIFY);
-    cut_is_independent(GPT_HEAD_REGRESS);
-    cut_is_independent(GPT_HEAD_LM);
+    cut_is_independent(GPT_HEAD_CLASSIFY, 1);
+    cut_is_independent(GPT_HEAD_REGRESS, 1);
+    cut_is_independent(GPT_HEAD_LM, 1);
+    cut_is_independent(GPT_HEAD_LM, 6); /* 312 tokens: more than the head takes at a time */
 }
 
 /* Another step, seed or sequence number draws other masks; evaluation draws none. */
@@ -233,7 +247,7 @@ static void dropout_depends_on_seed_and_step(void **state)
     (void)state;
     struct gpt *model = make_model(GPT_HEAD_CLASSIFY, 0.3f);
     struct gpt *plain = make_model(GPT_HEAD_CLASSIFY, 0);
-    struct example *e = zf_malloc(sizeof *e);
+    struct example *e = new_example(1);
     make_example(e, GPT_HEAD_CLASSIFY, 0, N_SEQS);
     double loss = train(model, &e->batch);
     assert_true(train(model, &e->batch) == loss);
@@ -248,6 +262,102 @@ static void dropout_depends_on_seed_and_step(void **state)
     free(e);
     gpt_destroy(model);
     gpt_destroy(plain);
+}
+
+/* Which dropouts the schedule asks for: a device that notes them and passes the work on. */
+
+static struct {
+    const struct ops *ops;
+    uint32_t sites[2][32]; /* of forward, of backward */
+    int n[2];
+} noted;
+
+static void note(int backward, struct dropout drop)
+{
+    if (drop.p > 0)
+        noted.sites[backward][noted.n[backward]++] = drop.site;
+}
+
+static void note_embedding_forward(struct stream *s, void *x, const struct token_rows *rows,
+                                   const void *wte, const void *wpe, int C, struct dropout drop)
+{
+    note(0, drop);
+    noted.ops->embedding_forward(s, x, rows, wte, wpe, C, drop);
+}
+
+static void note_embedding_backward(struct stream *s, float *dwte, float *dwpe, const void *dx,
+                                    const struct token_rows *rows, const int *order, int C,
+                                    struct dropout drop)
+{
+    note(1, drop);
+    noted.ops->embedding_backward(s, dwte, dwpe, dx, rows, order, C, drop);
+}
+
+static void note_norm_forward(struct stream *s, void *x_out, void *y, float *mean, float *rstd,
+                              const void *x_in, const void *branch, const struct token_rows *rows,
+                              const void *gamma, const void *beta, float eps, int C,
+                              struct dropout drop)
+{
+    note(0, drop);
+    noted.ops->residual_layernorm_forward(s, x_out, y, mean, rstd, x_in, branch, rows, gamma, beta,
+                                          eps, C, drop);
+}
+
+static void note_norm_backward(struct stream *s, void *dx, void *dbranch, float *dgamma,
+                               float *dbeta, const void *dy, const void *x_out, const float *mean,
+                               const float *rstd, const struct token_rows *rows, const void *gamma,
+                               int C, struct dropout drop)
+{
+    note(1, drop);
+    noted.ops->residual_layernorm_backward(s, dx, dbranch, dgamma, dbeta, dy, x_out, mean, rstd,
+                                           rows, gamma, C, drop);
+}
+
+static void note_attention_forward(struct stream *s, void *out, float *lse, const void *qkv,
+                                   const struct token_rows *rows, int n_head, int head_dim,
+                                   float scale, struct dropout drop)
+{
+    note(0, drop);
+    noted.ops->attention_forward(s, out, lse, qkv, rows, n_head, head_dim, scale, drop);
+}
+
+static void note_attention_backward(struct stream *s, void *dqkv, const void *dout, const void *qkv,
+                                    const void *out, const float *lse,
+                                    const struct token_rows *rows, int n_head, int head_dim,
+                                    float scale, struct dropout drop)
+{
+    note(1, drop);
+    noted.ops->attention_backward(s, dqkv, dout, qkv, out, lse, rows, n_head, head_dim, scale,
+                                  drop);
+}
+
+static void each_dropout_has_a_site_of_its_own(void **state)
+{
+    (void)state;
+    struct device device = *device_cpu(0);
+    struct ops ops = *device.ops;
+    noted.ops = device.ops;
+    ops.embedding_forward = note_embedding_forward;
+    ops.embedding_backward = note_embedding_backward;
+    ops.residual_layernorm_forward = note_norm_forward;
+    ops.residual_layernorm_backward = note_norm_backward;
+    ops.attention_forward = note_attention_forward;
+    ops.attention_backward = note_attention_backward;
+    device.ops = &ops;
+    struct gpt *model = make_model_on(&device, GPT_HEAD_CLASSIFY, 0.1f);
+    struct example *e = new_example(1);
+    make_example(e, GPT_HEAD_CLASSIFY, 0, N_SEQS);
+    train(model, &e->batch);
+    assert_int_equal(noted.n[0], 1 + 3 * gpt_get_config(model)->n_layer);
+    assert_int_equal(noted.n[1], noted.n[0]);
+    for (int i = 0; i < noted.n[0]; i++) {
+        assert_int_equal(noted.sites[0][i], noted.sites[1][noted.n[1] - 1 - i]);
+        assert_true(noted.sites[0][i] < 1 << 16); /* attention numbers its heads above */
+        for (int j = 0; j < i; j++)
+            assert_int_not_equal(noted.sites[0][i], noted.sites[0][j]);
+    }
+    free(e);
+    gpt_destroy(model);
 }
 
 /* Hooks. */
@@ -287,7 +397,7 @@ static void check_calls(enum gpt_head head, int count)
 {
     static const int order[] = {0, 1, 2, 3, 3, 2, 1, 0};
     struct gpt *model = make_model(head, 0.1f);
-    struct example *e = zf_malloc(sizeof *e);
+    struct example *e = new_example(1);
     struct calls calls = {.model = model};
     struct gpt_hooks hooks = {&calls, note_needed, note_ready};
     assert_int_equal(gpt_params(model)->n_layers, 4);
@@ -323,7 +433,7 @@ static void evaluation_of_parts(void **state)
 {
     (void)state;
     struct gpt *model = make_model(GPT_HEAD_CLASSIFY, 0.1f);
-    struct example *e = zf_malloc(sizeof *e);
+    struct example *e = new_example(1);
     float all[3 * N_SEQS], one[3];
     make_example(e, GPT_HEAD_CLASSIFY, 0, N_SEQS);
     e->batch.targets = NULL;
@@ -348,6 +458,7 @@ int main(void)
         cmocka_unit_test(language_model_agrees_with_differences),
         cmocka_unit_test(cut_into_micro_batches_does_not_matter),
         cmocka_unit_test(dropout_depends_on_seed_and_step),
+        cmocka_unit_test(each_dropout_has_a_site_of_its_own),
         cmocka_unit_test(hooks_surround_layers),
         cmocka_unit_test(evaluation_of_parts),
     };

@@ -1,0 +1,104 @@
+#include "offload/telemetry.h"
+
+#include "data/alloc.h"
+#include "data/clock.h"
+#include "offload/engine.h"
+
+#include <errno.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#define BF16_BYTES 2
+
+void telemetry_add(struct telemetry *t, const struct step_report *r, double step_seconds)
+{
+    t->steps++;
+    t->step_seconds += step_seconds;
+    t->stall_seconds += r->stall_seconds;
+    t->host_seconds += r->host_seconds;
+    t->bytes_down += (double)r->bytes_down;
+    t->bytes_up += (double)r->bytes_up;
+    t->bytes_moved += (double)r->bytes_moved;
+    t->important_share += r->important_share;
+    t->staleness = r->staleness > t->staleness ? r->staleness : t->staleness;
+    t->update_interval = r->update_interval;
+    t->selections += r->selected;
+}
+
+double telemetry_stall(const struct telemetry *t)
+{
+    return t->step_seconds > 0 ? t->stall_seconds / t->step_seconds : 0;
+}
+
+void telemetry_describe(const struct telemetry *t, size_t n_parameters, json_t *entry)
+{
+    double n = t->steps ? t->steps : 1, model = (double)(n_parameters * BF16_BYTES);
+    const struct {
+        const char *key;
+        double value;
+    } numbers[] = {
+        {"stall", telemetry_stall(t)},
+        {"stall_seconds", t->stall_seconds / n},
+        {"host_seconds", t->host_seconds / n},
+        {"bytes_down", t->bytes_down / n},
+        {"bytes_up", t->bytes_up / n},
+        {"bytes_moved", t->bytes_moved / n},
+        {"link_model_sizes", (t->bytes_down + t->bytes_up) / n / model},
+        {"important_share", t->important_share / n},
+    };
+    for (size_t i = 0; i < sizeof numbers / sizeof *numbers; i++)
+        json_object_set_new(entry, numbers[i].key, json_real(numbers[i].value));
+    json_object_set_new(entry, "staleness", json_integer(t->staleness));
+    json_object_set_new(entry, "update_interval", json_integer(t->update_interval));
+    json_object_set_new(entry, "selections", json_integer(t->selections));
+}
+
+struct trace {
+    FILE *stream;
+    double start;
+};
+
+/* Chrome's format wants lanes named as threads of a process. */
+static void name_lane(struct trace *t, int lane, const char *name)
+{
+    fprintf(t->stream,
+            "{\"ph\":\"M\",\"name\":\"thread_name\",\"pid\":0,\"tid\":%d,"
+            "\"args\":{\"name\":\"%s\"}},\n",
+            lane, name);
+}
+
+struct trace *trace_create(const char *path, struct zf_error *err)
+{
+    FILE *stream = fopen(path, "w");
+    if (!stream) {
+        zf_fail(err, "%s: cannot be written: %s", path, strerror(errno));
+        return NULL;
+    }
+    struct trace *t = zf_malloc(sizeof *t);
+    *t = (struct trace){stream, clock_seconds()};
+    fputs("[\n", stream);
+    name_lane(t, TRACE_DEVICE, "device");
+    name_lane(t, TRACE_LINK_DOWN, "link: device to host");
+    name_lane(t, TRACE_LINK_UP, "link: host to device");
+    return t;
+}
+
+void trace_destroy(struct trace *t)
+{
+    if (!t)
+        return;
+    fputs("{}]\n", t->stream);
+    fclose(t->stream);
+    free(t);
+}
+
+void trace_span(struct trace *t, enum trace_lane lane, int worker, const char *name, double begin,
+                double end)
+{
+    if (!t)
+        return;
+    fprintf(t->stream,
+            "{\"ph\":\"X\",\"name\":\"%s\",\"pid\":0,\"tid\":%d,\"ts\":%.3f,\"dur\":%.3f},\n", name,
+            (int)lane + worker, 1e6 * (begin - t->start), 1e6 * (end - begin));
+}

@@ -1,0 +1,369 @@
+#!/usr/bin/env python3
+"""Does ZenFlow cost accuracy? Fine-tunes one small GPT on real GLUE tasks with each way of keeping
+optimizer state, several seeds each, and prints a table of means and standard deviations.
+
+    tests/bench/accuracy_table.py --zf-train build/zf-train --glue GLUE_DIR
+
+First the model (preset "gpt", about 1 M parameters) is trained as a language model on the sentences
+of the tasks' own training files. Every run starts from that model, and all methods of a task share
+its hyper-parameters and, seed by seed, its order of examples and its dropout. The hyper-parameters
+were chosen with resident AdamW alone.
+
+The results go to accuracy.json (raw, one record a run) and accuracy.txt (the table) in the folder
+--out. Runs that the JSON file already holds are skipped, so the script can be stopped and called
+again.
+--deferred-lr-scale adds rows for ZenFlow with that setting to the same table.
+
+Only the Python standard library is used.
+"""
+
+import argparse
+import concurrent.futures
+import datetime
+import json
+import os
+import pathlib
+import shlex
+import shutil
+import statistics
+import subprocess
+import sys
+import threading
+
+ROOT = pathlib.Path(__file__).resolve().parents[2]
+
+# Of each task: its folder, the columns that hold sentences (a number where the file has no header),
+# the metric of the table, and its hyper-parameters.
+TASKS = {
+    "sst2": ("SST-2", ["sentence"], "accuracy",
+             {"learning_rate": 1e-3, "num_train_epochs": 2, "max_train_samples": 20000}),
+    "cola": ("CoLA", [3], "matthews_correlation",
+             {"learning_rate": 1e-3, "num_train_epochs": 8}),
+    "mrpc": ("MRPC", ["#1 String", "#2 String"], "accuracy",
+             {"learning_rate": 1e-3, "num_train_epochs": 8}),
+    "rte": ("RTE", ["sentence1", "sentence2"], "accuracy",
+            {"learning_rate": 1e-3, "num_train_epochs": 8}),
+    "stsb": ("STS-B", ["sentence1", "sentence2"], "pearson",
+             {"learning_rate": 1e-3, "num_train_epochs": 8}),
+}
+METRIC_TITLES = {"accuracy": "accuracy", "f1": "F1", "pearson": "Pearson",
+                 "matthews_correlation": "Matthews"}
+
+COMMON = {"per_device_train_batch_size": 32, "per_device_eval_batch_size": 64,
+          "max_seq_length": 128, "weight_decay": 0.01, "warmup_ratio": 0.1,
+          "lr_scheduler_type": "linear", "max_grad_norm": 1.0, "embd_pdrop": 0.1,
+          "attn_pdrop": 0.1, "resid_pdrop": 0.1, "logging_steps": 5, "save_strategy": "no"}
+
+LANGUAGE_MODEL = {"config_name": "gpt", "task_name": "lm", "num_train_epochs": 4,
+                  "per_device_train_batch_size": 8, "per_device_eval_batch_size": 8,
+                  "max_seq_length": 128, "learning_rate": 3e-3, "weight_decay": 0.01,
+                  "warmup_ratio": 0.1, "lr_scheduler_type": "linear", "seed": 1,
+                  "logging_steps": 100, "save_strategy": "no"}
+
+OFFLOAD = {"zero_optimization.stage": 2, "zero_optimization.offload_optimizer.device": "cpu"}
+ZENFLOW = {**OFFLOAD, "zero_optimization.zenflow.topk_ratio": 0.05,
+           "zero_optimization.zenflow.select_strategy": "auto",
+           "zero_optimization.zenflow.overlap_step": "true"}
+METHODS = {
+    "adamw": ("AdamW", {}),
+    "zero_offload": ("ZeRO-Offload", OFFLOAD),
+    "zenflow": ("ZenFlow", {**ZENFLOW, "zero_optimization.zenflow.update_interval": 4}),
+    "zenflow_auto": ("ZenFlow auto",
+                     {**ZENFLOW, "zero_optimization.zenflow.update_interval": "auto"}),
+}
+DEFERRED_LR_SCALE = "zero_optimization.zenflow.deferred_lr_scale"
+
+QUICK_EXAMPLES = 320  # of each split, with --quick
+QUICK_EPOCHS = 2
+QUICK_LM_STEPS = 40
+
+
+def parse_arguments():
+    parser = argparse.ArgumentParser(description=__doc__,
+                                     formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--zf-train", type=pathlib.Path, default=ROOT / "build/zf-train",
+                        help="the program to measure (build/zf-train)")
+    parser.add_argument("--glue", type=pathlib.Path, required=True,
+                        help="the folder that holds GLUE's SST-2, CoLA, ...")
+    parser.add_argument("--tokenizer", type=pathlib.Path, default=ROOT / "data/sample/tokenizer",
+                        help="a tokenizer of at most 8,000 entries (data/sample/tokenizer)")
+    parser.add_argument("--out", type=pathlib.Path, default=ROOT / "tests/bench/results",
+                        help="folder of accuracy.json and accuracy.txt (tests/bench/results)")
+    parser.add_argument("--work", type=pathlib.Path, default=ROOT / "output/accuracy_table",
+                        help="folder of the language model and of runs under way")
+    parser.add_argument("--jobs", type=int, default=2,
+                        help="runs at a time, of one thread each (2)")
+    parser.add_argument("--seeds", type=int, default=3, help="seeds of each task and method (3)")
+    parser.add_argument("--tasks", nargs="+", choices=TASKS, default=list(TASKS))
+    parser.add_argument("--methods", nargs="+", choices=METHODS, default=list(METHODS))
+    parser.add_argument("--deferred-lr-scale", metavar="X",
+                        help="run the ZenFlow methods with this scale, a number or sqrt, and no "
+                             "others; rows of their own")
+    parser.add_argument("--quick", action="store_true",
+                        help="a dry run of a minute, in accuracy_quick.json and .txt")
+    args = parser.parse_args()
+    if args.deferred_lr_scale:
+        args.methods = [m for m in args.methods if m.startswith("zenflow")]
+    return args
+
+
+def read_sentences(glue, task, split):
+    """All sentences of a split's file, in its order."""
+    folder, columns, _, _ = TASKS[task]
+    path = glue / folder / f"{split}.tsv"
+    # CR and LF alone end a row: the texts hold other characters that str.splitlines breaks at.
+    text = path.read_text(encoding="utf-8-sig").replace("\r\n", "\n")
+    rows = [line.split("\t") for line in text.split("\n") if line]
+    if isinstance(columns[0], str):
+        header = rows.pop(0)
+        columns = [header.index(name) for name in columns]
+    return [row[c].strip() for row in rows for c in columns if c < len(row) and row[c].strip()]
+
+
+def write_corpus(path, glue, split):
+    """The sentences of all tasks, one a line. Returns their number."""
+    sentences = [s for task in TASKS for s in read_sentences(glue, task, split)]
+    path.write_text("\n".join(sentences) + "\n", encoding="utf-8")
+    return len(sentences)
+
+
+def run_zf_train(args, settings, output_dir, threads):
+    """Runs zf-train with these settings. Returns all_results.json and the log's records."""
+    command = [str(args.zf_train)]
+    for key, value in {**settings, "output_dir": output_dir, "overwrite_output_dir": "true",
+                       "num_threads": threads, "device": "cpu"}.items():
+        command += [f"--{key}", str(value)]
+    environment = {**os.environ, "OMP_NUM_THREADS": str(threads),
+                   "OPENBLAS_NUM_THREADS": str(threads)}
+    done = subprocess.run(command, env=environment, capture_output=True, text=True)
+    if done.returncode != 0:
+        raise RuntimeError(f"exit status {done.returncode} of {shlex.join(command)}\n"
+                           f"{done.stderr[-2000:]}")
+    results = json.loads((output_dir / "all_results.json").read_text())
+    log = [json.loads(line) for line in (output_dir / "trainer_log.jsonl").open()]
+    return results, log
+
+
+def language_model_settings(args):
+    settings = dict(LANGUAGE_MODEL)
+    if args.quick:
+        settings["max_steps"] = QUICK_LM_STEPS
+    return settings
+
+
+def train_language_model(args):
+    """Returns its folder and a record of how it was made; trains it unless it is there."""
+    folder = args.work / ("lm_quick" if args.quick else "lm")
+    record_path = folder / "record.json"
+    settings = language_model_settings(args)
+    if record_path.exists():
+        record = json.loads(record_path.read_text())
+        if record["settings"] == settings:
+            return folder / "model", record
+    shutil.rmtree(folder, ignore_errors=True)
+    folder.mkdir(parents=True)
+    sentences = write_corpus(folder / "train.txt", args.glue, "train")
+    write_corpus(folder / "dev.txt", args.glue, "dev")
+    print(f"training the language model on {sentences} sentences", flush=True)
+    paths = {"tokenizer_name": args.tokenizer, "train_file": folder / "train.txt",
+             "validation_file": folder / "dev.txt"}
+    results, _ = run_zf_train(args, {**settings, **paths}, folder / "model", args.jobs)
+    record = {"settings": settings, "sentences": sentences, "results": results}
+    record_path.write_text(json.dumps(record, indent=1))
+    print(f"dev perplexity {results['eval_perplexity']:.1f} after "
+          f"{results['train_runtime']:.0f} s", flush=True)
+    return folder / "model", record
+
+
+def task_settings(args, task):
+    """What all methods of a task share."""
+    settings = {"task_name": task, **COMMON, **TASKS[task][3]}
+    if args.quick:
+        settings.update(num_train_epochs=QUICK_EPOCHS, max_train_samples=QUICK_EXAMPLES,
+                        max_eval_samples=QUICK_EXAMPLES)
+    return settings
+
+
+def method_settings(args, method):
+    settings = dict(METHODS[method][1])
+    if args.deferred_lr_scale:
+        settings[DEFERRED_LR_SCALE] = args.deferred_lr_scale
+    return settings
+
+
+def method_title(method, settings):
+    scale = settings.get(DEFERRED_LR_SCALE)
+    return METHODS[method][0] + (f", scale {scale}" if scale else "")
+
+
+def last_quarter_loss(log, total_steps):
+    """Mean training loss over the steps of the last quarter; a record covers those since the one
+    before it."""
+    records = [r for r in log if "loss" in r]
+    ends = [0] + [r["step"] for r in records]
+    late = [(r["loss"], r["step"] - before) for r, before in zip(records, ends)
+            if r["step"] > 0.75 * total_steps]
+    return sum(loss * n for loss, n in late) / sum(n for _, n in late)
+
+
+def run_fine_tuning(args, model, task, method, seed):
+    """One run, as a record for the JSON file."""
+    shared, own = task_settings(args, task), method_settings(args, method)
+    title = method_title(method, own)
+    output_dir = args.work / f"{task}-{title.replace(' ', '_').replace(',', '')}-{seed}"
+    results, log = run_zf_train(args, {**shared, **own, "model_name_or_path": model,
+                                       "data_dir": args.glue, "seed": seed}, output_dir, 1)
+    shutil.rmtree(output_dir)
+    return {"task": task, "method": method, "title": title, "seed": seed,
+            "metric": results["eval_" + TASKS[task][2]],
+            "last_quarter_loss": last_quarter_loss(log, results["global_step"]),
+            "settings": shared, "method_settings": own, "commit": find_commit(),
+            "results": results}
+
+
+def find_commit():
+    done = subprocess.run(["git", "-C", str(ROOT), "describe", "--always", "--dirty"],
+                          capture_output=True, text=True)
+    return done.stdout.strip() or "unknown"
+
+
+def find_cpu():
+    for line in pathlib.Path("/proc/cpuinfo").read_text().splitlines():
+        if line.startswith("model name"):
+            return f"{line.split(':', 1)[1].strip()}, {os.cpu_count()} cores"
+    return f"unknown, {os.cpu_count()} cores"
+
+
+def mean_and_deviation(values):
+    """Sample standard deviation; None of a single value."""
+    return statistics.fmean(values), statistics.stdev(values) if len(values) > 1 else None
+
+
+def format_deviation(deviation):
+    return "-" if deviation is None else f"{deviation:.4f}"
+
+
+def table_row(runs, task, title, reference):
+    """One line of the table. reference: mean and deviation of AdamW, or None for AdamW itself."""
+    metric, deviation = mean_and_deviation([r["metric"] for r in runs])
+    loss, loss_deviation = mean_and_deviation([r["last_quarter_loss"] for r in runs])
+    verdict = ""
+    if reference and reference[1]:
+        difference = (metric - reference[0]) / reference[1]
+        verdict = f"{difference:+8.2f}  {'yes' if abs(difference) <= 1 else 'NO'}"
+    name = f"{TASKS[task][0]} {METRIC_TITLES[TASKS[task][2]]}"
+    return (f"{name:<16} {title:<26} {len(runs):>5} {metric:8.4f} {format_deviation(deviation):>7} "
+            f"{loss:9.4f} {format_deviation(loss_deviation):>7} {verdict}").rstrip()
+
+
+def table_lines(document):
+    yield (f"{'task, metric':<16} {'method':<26} {'seeds':>5} {'mean':>8} {'std':>7} "
+           f"{'loss':>9} {'std':>7} {'off/std':>8}  within one std of AdamW")
+    for task in TASKS:
+        runs = [r for r in document["runs"] if r["task"] == task]
+        reference = None
+        for _, title in sorted({(list(METHODS).index(r["method"]), r["title"]) for r in runs}):
+            own = [r for r in runs if r["title"] == title]
+            yield table_row(own, task, title, reference)
+            if title == "AdamW":
+                reference = mean_and_deviation([r["metric"] for r in own])
+
+
+def size_lines(document):
+    for task, settings in document["settings"].items():
+        sizes = [r["results"] for r in document["runs"] if r["task"] == task]
+        if sizes:
+            yield (f"  {TASKS[task][0]}: {sizes[0]['train_samples']} training examples, "
+                   f"{settings['num_train_epochs']} epochs, {sizes[0]['global_step']} steps of "
+                   f"{settings['per_device_train_batch_size']}, learning rate "
+                   f"{settings['learning_rate']}, {sizes[0]['eval_samples']} dev examples")
+
+
+def format_document(document):
+    """The table as text, with what it was measured on."""
+    lm = document["language_model"]
+    lines = [f"{document['date']}, {document['cpu']}, commit {document['commit']}",
+             document["command"], "",
+             f"Language model: {lm['sentences']} sentences, dev perplexity "
+             f"{lm['results']['eval_perplexity']:.1f}. Fine-tuning:",
+             *size_lines(document), "", *table_lines(document), "",
+             "loss: mean training loss of the last quarter of the steps. std: sample standard "
+             "deviation over the seeds.",
+             "off/std: difference of the means in standard deviations of AdamW."]
+    return "\n".join(lines) + "\n"
+
+
+def load_runs(path, language_model, settings):
+    """The runs in the JSON file that were made with these settings, from this language model."""
+    if not path.exists():
+        return []
+    document = json.loads(path.read_text())
+    if document["language_model"] != language_model:
+        return []
+    return [r for r in document["runs"] if r["settings"] == settings[r["task"]]]
+
+
+def save(document, path):
+    """Replaces JSON and table at once each, so that a stopped run leaves whole files."""
+    for target, text in ((path, json.dumps(document, indent=1) + "\n"),
+                         (path.with_suffix(".txt"), format_document(document))):
+        temporary = target.with_name(target.name + ".tmp")
+        temporary.write_text(text, encoding="utf-8")
+        temporary.replace(target)
+
+
+def pending_runs(args, document):
+    """Seeds outermost, so that a run that is stopped early leaves a table of whole rows."""
+    done = {(r["task"], json.dumps(r["method_settings"]), r["seed"]) for r in document["runs"]}
+    return [(task, method, seed) for seed in range(1, args.seeds + 1) for task in args.tasks
+            for method in args.methods
+            if (task, json.dumps(method_settings(args, method)), seed) not in done]
+
+
+def run_all(args, model, document, path):
+    """Returns the number of runs that failed."""
+    pending = pending_runs(args, document)
+    lock = threading.Lock()
+    failures = 0
+
+    def run_one(task, method, seed):
+        record = run_fine_tuning(args, model, task, method, seed)
+        with lock:
+            document["runs"].append(record)
+            save(document, path)
+        print(f"[{len(document['runs'])}] {task} {record['title']} seed {seed}: "
+              f"{record['metric']:.4f}, loss {record['last_quarter_loss']:.4f}, "
+              f"{record['results']['train_runtime']:.0f} s", flush=True)
+
+    with concurrent.futures.ThreadPoolExecutor(args.jobs) as pool:
+        futures = [pool.submit(run_one, *run) for run in pending]
+        for future, run in zip(futures, pending):
+            try:
+                future.result()
+            except RuntimeError as fault:
+                failures += 1
+                print(f"{run}: {fault}", file=sys.stderr, flush=True)
+            except KeyboardInterrupt:
+                pool.shutdown(cancel_futures=True)
+                raise
+    return failures
+
+
+def main():
+    args = parse_arguments()
+    path = args.out / ("accuracy_quick.json" if args.quick else "accuracy.json")
+    args.out.mkdir(parents=True, exist_ok=True)
+    model, language_model = train_language_model(args)
+    settings = {task: task_settings(args, task) for task in TASKS}
+    document = {"date": datetime.date.today().isoformat(), "cpu": find_cpu(),
+                "commit": find_commit(), "command": shlex.join(sys.argv),
+                "language_model": language_model, "settings": settings,
+                "runs": load_runs(path, language_model, settings)}
+    failures = run_all(args, model, document, path)
+    save(document, path)
+    print("\n" + format_document(document))
+    return 1 if failures else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

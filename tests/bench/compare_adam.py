@@ -1,0 +1,116 @@
+"""Host AdamW beside DeepSpeed's CPUAdam: parameters per second, in turns on the same machine.
+
+    python3 -m venv adam-venv
+    adam-venv/bin/pip install torch==2.11.0 deepspeed==0.19.8 ninja
+    adam-venv/bin/python tests/bench/compare_adam.py build/zf-bench
+
+DeepSpeed compiles its operator for this machine (-march=native) at the first run, which takes a
+minute and needs g++ but no GPU. It gets its best settings: one flat parameter, moments in fp32, huge
+pages, threads bound to cores as ours are. Two of its cases are measured:
+
+    fp32  parameters, gradients and moments in fp32, as ZeRO-Offload holds them. It moves 28 bytes
+          per parameter; making the bf16 copy for the device is not counted
+    bf16  parameters and gradients in bf16 without fp32 master values: 22 bytes per parameter
+
+Ours has fp32 master values and moments in both: bf16 exchange (gradient in, bf16 parameter out) is
+28 bytes per parameter, fp32 exchange 32. The ratio that counts is ours with bf16 exchange against
+DeepSpeed's fp32: both keep the same state.
+"""
+
+import argparse
+import json
+import os
+import statistics
+import subprocess
+import sys
+import tempfile
+import time
+
+VERSIONS = {"torch": "2.11.0", "deepspeed": "0.19.8"}
+OURS = {"ours, bf16 exchange": "adam_bf16", "ours, fp32 exchange": "adam_f32",
+        "triad, plain stores": "triad_plain", "triad, non-temporal": "triad_stream"}
+
+
+def parse_arguments():
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("zf_bench", help="the zf-bench program")
+    parser.add_argument("--parameters", type=int, default=100_000_000)
+    parser.add_argument("--threads", type=int, default=2)
+    parser.add_argument("--rounds", type=int, default=7, help="of three updates each")
+    return parser.parse_args()
+
+
+def set_environment(threads):
+    """Before torch is loaded: it reads these once."""
+    os.environ.update(DS_ACCELERATOR="cpu", OMP_NUM_THREADS=str(threads), OMP_PLACES="cores",
+                      OMP_PROC_BIND="close", THP_MEM_ALLOC_ENABLE="1")
+    os.environ["PATH"] = os.path.dirname(sys.executable) + os.pathsep + os.environ["PATH"]
+
+
+def make_deepspeed(torch, n, dtype):
+    from deepspeed.ops.adam import DeepSpeedCPUAdam
+
+    parameter = torch.nn.Parameter(torch.randn(n, dtype=dtype))
+    parameter.grad = 1e-2 * torch.randn(n, dtype=dtype)
+    optimizer = DeepSpeedCPUAdam([parameter], lr=1e-4, weight_decay=0.01, adamw_mode=True,
+                                 fp32_optimizer_states=True)
+    optimizer.step()  # makes the state
+    return optimizer
+
+
+def time_step(optimizer):
+    begin = time.perf_counter()
+    optimizer.step()
+    return time.perf_counter() - begin
+
+
+def run_ours(arguments, cores):
+    """Three updates of each kind, on all cores that this process was started with."""
+    with tempfile.NamedTemporaryFile() as out:
+        subprocess.run(
+            [arguments.zf_bench, "adam", "--parameters", str(arguments.parameters), "--threads",
+             str(arguments.threads), "--repeats", "3", "--json", out.name],
+            check=True, stdout=subprocess.DEVNULL,
+            preexec_fn=lambda: os.sched_setaffinity(0, cores))
+        with open(out.name) as file:
+            return json.load(file)["by_threads"][0]
+
+
+def main():
+    arguments = parse_arguments()
+    cores = os.sched_getaffinity(0)
+    set_environment(arguments.threads)
+    import deepspeed
+    import torch
+
+    for module in (torch, deepspeed):
+        found, wanted = module.__version__.split("+")[0], VERSIONS[module.__name__]
+        if found != wanted:
+            sys.exit(f"{module.__name__} is {found}, but the comparison is pinned to {wanted}")
+    torch.set_num_threads(arguments.threads)
+    n = arguments.parameters
+    theirs = {"DeepSpeed CPUAdam, fp32": make_deepspeed(torch, n, torch.float32),
+              "DeepSpeed CPUAdam, bf16": make_deepspeed(torch, n, torch.bfloat16)}
+    seconds = {name: [] for name in (*theirs, *OURS)}
+    for _ in range(arguments.rounds):
+        for name, optimizer in theirs.items():
+            seconds[name] += [time_step(optimizer) for _ in range(3)]
+        measured = run_ours(arguments, cores)
+        for name, key in OURS.items():
+            seconds[name] += measured[key]["seconds"]
+
+    print(f"{n} parameters, {arguments.threads} threads, {arguments.rounds} rounds of 3 updates, "
+          f"load {os.getloadavg()[0]:.1f}; 1e9 parameters (triad: elements) per second")
+    print(f"{'':24} {'median':>8} {'best':>8}   quartiles")
+    for name, values in seconds.items():
+        low, _, high = statistics.quantiles(values, n=4)
+        print(f"{name:24} {n / statistics.median(values) / 1e9:8.2f} {n / min(values) / 1e9:8.2f}"
+              f"   {n / high / 1e9:.2f} to {n / low / 1e9:.2f}")
+    us, them = seconds["ours, bf16 exchange"], seconds["DeepSpeed CPUAdam, fp32"]
+    print(f"ours, bf16 exchange / DeepSpeed, fp32: {statistics.median(them) / statistics.median(us):.2f}"
+          f" by medians, {min(them) / min(us):.2f} by the best")
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,96 @@
+#!/usr/bin/env bash
+# Every file in configs/ trains for five steps on the sample, and a DeepSpeed configuration that
+# knows nothing of this program does too.
+
+. tests/e2e/lib/common.sh "$@"
+need python3
+
+cut -f 1 data/sample/SST-2/dev.tsv | tail -n +2 >"$scratch/text.txt"
+short=(--max_steps 5 --max_train_samples 64 --max_eval_samples 16 --max_predict_samples 8
+    --max_seq_length 32 --per_device_train_batch_size 8 --per_device_eval_batch_size 8
+    --logging_steps 1)
+new_model=(--config_name gpt --tokenizer_name data/sample/tokenizer)
+
+trained() { # trained FOLDER: five steps with finite losses, and a model
+    test -s "$1/model.safetensors" && python3 - "$1/trainer_log.jsonl" <<'END'
+import json, math, sys
+losses = [e["loss"] for e in map(json.loads, open(sys.argv[1])) if "loss" in e]
+assert len(losses) == 5 and all(map(math.isfinite, losses)), losses
+END
+}
+
+for config in configs/*.json; do
+    name=$(basename "$config" .json)
+    data=(--data_dir data/sample)
+    if [ "$name" = lm ]; then data=(--train_file "$scratch/text.txt"); fi
+    check "$config runs" "$train" --config "$config" "${new_model[@]}" "${data[@]}" "${short[@]}" \
+        --output_dir "$scratch/$name"
+    check "$config trains" trained "$scratch/$name"
+done
+
+# As in DeepSpeed's ZenFlow tutorial.
+cat >"$scratch/tutorial.json" <<'END'
+{
+  "zero_optimization": {
+    "stage": 2,
+    "offload_optimizer": {
+      "device": "cpu",
+      "pin_memory": true
+    },
+    "zenflow": {
+      "topk_ratio": 0.05,
+      "select_strategy": "auto",
+      "select_interval": "auto",
+      "update_interval": 4,
+      "full_warm_up_rounds": 0,
+      "overlap_step": true
+    }
+  }
+}
+END
+# And a whole configuration in the style of DeepSpeed's examples.
+cat >"$scratch/example.json" <<'END'
+{
+  "train_batch_size": 8,
+  "train_micro_batch_size_per_gpu": 4,
+  "gradient_accumulation_steps": 2,
+  "steps_per_print": 1,
+  "bf16": {"enabled": true},
+  "gradient_clipping": 1.0,
+  "zero_allow_untested_optimizer": true,
+  "wall_clock_breakdown": false,
+  "zero_optimization": {
+    "stage": 2,
+    "offload_optimizer": {"device": "cpu", "pin_memory": true},
+    "zenflow": {
+      "topk_ratio": 0.1,
+      "select_strategy": "step",
+      "select_interval": 4,
+      "update_interval": 4,
+      "full_warm_up_rounds": 1,
+      "overlap_step": true
+    },
+    "allgather_partitions": true,
+    "reduce_scatter": true,
+    "overlap_comm": true,
+    "contiguous_gradients": true
+  },
+  "optimizer": {
+    "type": "AdamW",
+    "params": {"lr": 1e-4, "betas": [0.9, 0.999], "eps": 1e-8, "weight_decay": 0.01}
+  },
+  "scheduler": {
+    "type": "WarmupLR",
+    "params": {"warmup_min_lr": 0, "warmup_max_lr": 1e-4, "warmup_num_steps": 3}
+  }
+}
+END
+check "the tutorial's configuration runs" "$train" --deepspeed "$scratch/tutorial.json" \
+    --task_name sst2 "${new_model[@]}" --data_dir data/sample "${short[@]}" \
+    --output_dir "$scratch/tutorial-out"
+check "the tutorial's configuration trains" trained "$scratch/tutorial-out"
+check "an example's configuration runs" "$train" --deepspeed "$scratch/example.json" \
+    --task_name sst2 "${new_model[@]}" --data_dir data/sample --max_steps 5 --max_train_samples 64 \
+    --max_eval_samples 16 --save_strategy no --output_dir "$scratch/example-out"
+check "an example's configuration trains" trained "$scratch/example-out"
+finish

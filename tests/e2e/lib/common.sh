@@ -1,0 +1,74 @@
+# What every script of this folder begins with:
+#
+#   . tests/e2e/lib/common.sh "$@"
+#
+# Scripts run in the project's root with the build folder as their argument. They write into $scratch
+# alone, which is gone at the end, count what fails, and end with `finish`. Exit status 77 means
+# skipped.
+
+set -euo pipefail
+export LC_ALL=C
+
+root=$PWD
+build=$(cd "$1" && pwd)
+train="$build/zf-train"
+scratch=$(mktemp -d)
+trap 'rm -rf "$scratch"' EXIT
+
+if [ "$(id -u)" -eq 0 ]; then # Open MPI asks root to confirm
+    export OMPI_ALLOW_RUN_AS_ROOT=1 OMPI_ALLOW_RUN_AS_ROOT_CONFIRM=1
+fi
+export LSAN_OPTIONS=${LSAN_OPTIONS:-suppressions=$root/tests/lsan.supp:print_suppressions=0}
+
+skip() {
+    echo "skipped: $*"
+    exit 77
+}
+
+need() { # need COMMAND...
+    local tool
+    for tool in "$@"; do
+        command -v "$tool" >/dev/null || skip "$tool is not installed"
+    done
+}
+
+failures=0
+check() { # check WHAT COMMAND...: the command succeeds
+    local what=$1
+    shift
+    if "$@" >"$scratch/check.log" 2>&1; then
+        echo "ok: $what"
+    else
+        echo "FAILED: $what: $*"
+        tail -n 20 "$scratch/check.log"
+        failures=$((failures + 1))
+    fi
+}
+
+finish() {
+    [ "$failures" = 0 ] || echo "$failures checks failed"
+    exit $((failures > 0))
+}
+
+not() {
+    ! "$@"
+}
+
+has_escape_codes() { # has_escape_codes FILE...: carriage returns count
+    grep -q $'[\033\r]' "$@"
+}
+
+ranks() { # ranks N COMMAND...
+    local n=$1
+    shift
+    mpirun -n "$n" --oversubscribe --bind-to none "$@"
+}
+
+# A model and data so small that a step takes milliseconds: the bundled sample, cut short.
+tiny=(--config_name gpt --tokenizer_name data/sample/tokenizer --data_dir data/sample
+    --max_train_samples 128 --max_eval_samples 64 --max_predict_samples 16 --max_seq_length 32
+    --train_batch_size 16 --per_device_train_batch_size 16 --learning_rate 1e-3 --logging_steps 1)
+
+compare() { # compare LOG LOG TOLERANCE [FIRST STEP]: see compare.py
+    python3 tests/e2e/lib/compare.py "$@"
+}

@@ -1,0 +1,29 @@
+#!/usr/bin/env bash
+# The same global batch on 1, 2 and 4 ranks, and accumulated on one, gives the same losses.
+
+. tests/e2e/lib/common.sh "$@"
+need python3 mpirun
+
+for engine in adamw zero_offload zenflow; do
+    for n in 1 2 4; do
+        check "$engine on $n" ranks "$n" "$train" --config "configs/$engine.json" "${tiny[@]}" \
+            --per_device_train_batch_size $((16 / n)) --max_steps 6 --seed 7 \
+            --output_dir "$scratch/$engine-$n"
+    done
+    check "$engine accumulated" "$train" --config "configs/$engine.json" "${tiny[@]}" \
+        --per_device_train_batch_size 4 --max_steps 6 --seed 7 --output_dir "$scratch/$engine-a"
+    for other in 2 4 a; do
+        check "$engine: the losses of $other are those of 1" compare \
+            "$scratch/$engine-1/trainer_log.jsonl" "$scratch/$engine-$other/trainer_log.jsonl" 2e-5
+    done
+done
+
+# Fewer examples in the last batch than ranks, and an evaluation split that does not divide.
+for n in 1 4; do
+    check "17 examples on $n" ranks "$n" "$train" --config configs/adamw.json "${tiny[@]}" \
+        --max_train_samples 17 --max_eval_samples 7 --per_device_train_batch_size $((16 / n)) \
+        --per_device_eval_batch_size 2 --max_steps 4 --output_dir "$scratch/odd-$n"
+done
+check "17 examples: the losses agree" compare "$scratch/odd-1/trainer_log.jsonl" \
+    "$scratch/odd-4/trainer_log.jsonl" 2e-5
+finish

@@ -1,0 +1,48 @@
+#!/usr/bin/env bash
+# configs/sample.json, shortened: what a run leaves in output_dir, that the effective configuration
+# gives the same run again to the last bit, and that piped output is plain lines.
+
+. tests/e2e/lib/common.sh "$@"
+need python3
+
+out=$scratch/out again=$scratch/again
+check "the sample runs" "$train" --config configs/sample.json --max_train_samples 256 \
+    --max_eval_samples 100 --num_train_epochs 1 --logging_steps 2 --output_dir "$out"
+cp "$scratch/check.log" "$scratch/printed"
+
+for file in model.safetensors config.json vocab.json merges.txt tokenizer_config.json \
+    all_results.json trainer_log.jsonl zf_train_config.json SST-2.tsv; do
+    check "$file is there" test -s "$out/$file"
+done
+check "nothing else is there" test "$(find "$out" -mindepth 1 | wc -l)" = 9
+check "the log is JSON lines with steps" python3 - "$out" <<'END'
+import json, sys
+entries = [json.loads(line) for line in open(sys.argv[1] + "/trainer_log.jsonl")]
+assert [e["step"] for e in entries if "loss" in e] == [2, 4, 6, 8], entries
+assert all(e["epoch"] == e["step"] / 8 for e in entries), entries
+END
+check "the results are numbers, as the log's last evaluation" python3 - "$out" <<'END'
+import json, math, sys
+results = json.load(open(sys.argv[1] + "/all_results.json"))
+last = json.loads(open(sys.argv[1] + "/trainer_log.jsonl").readlines()[-1])
+assert all(math.isfinite(v) for v in results.values()), results
+assert results["global_step"] == 8 and results["train_samples"] == 256, results
+assert results["eval_samples"] == 100 and 0 <= results["eval_accuracy"] <= 1, results
+assert results["eval_loss"] == last["eval_loss"], (results, last)
+END
+check "the submission has its header" test "$(head -n 1 "$out/SST-2.tsv")" = $'index\tprediction'
+check "the submission has 200 rows" test "$(wc -l <"$out/SST-2.tsv")" = 201
+check "the rows are labels, in order" awk -F '\t' \
+    'NR > 1 && ($1 != NR - 2 || $2 !~ /^[01]$/) { exit 1 }' "$out/SST-2.tsv"
+check "a table of results is printed" grep -Eq '^eval_accuracy +[01]\.[0-9]+$' "$scratch/printed"
+check "steps are printed as lines" grep -q '^step 2 ' "$scratch/printed"
+check "piped output has no escape codes" not has_escape_codes "$scratch/printed"
+
+check "the effective configuration runs" "$train" --config "$out/zf_train_config.json" \
+    --output_dir "$again"
+check "it gives the same model" cmp "$out/model.safetensors" "$again/model.safetensors"
+check "it gives the same log" compare "$out/trainer_log.jsonl" "$again/trainer_log.jsonl" 0
+check "it gives the same predictions" cmp "$out/SST-2.tsv" "$again/SST-2.tsv"
+check "it gives the same configuration" diff <(grep -v '"output_dir"' "$out/zf_train_config.json") \
+    <(grep -v '"output_dir"' "$again/zf_train_config.json")
+finish
