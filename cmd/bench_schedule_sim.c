@@ -87,8 +87,8 @@ struct plan {
     const struct sim_policy *policy;
     struct layer *layers;
     int n_layers;
-    struct share own, whole; /* over all layers */
-    double down_second, up_second, host_second, device_second, exchange_second; /* of a byte */
+    struct share own, whole;                                         /* over all layers */
+    double link_second, host_second, device_second, exchange_second; /* of a byte */
     int ranks;
 };
 
@@ -163,7 +163,7 @@ static void set_rates(struct plan *p, const struct sim_machine *m)
     bool nodes = m->ranks > m->ranks_per_node;
     double exchange = nodes ? least(m->network_gbs, m->exchange_gbs) : m->exchange_gbs;
     p->ranks = m->ranks;
-    p->down_second = p->up_second = on_link / (m->link_gbs * GIGA);
+    p->link_second = on_link / (m->link_gbs * GIGA);
     p->host_second = on_node / (m->host_gbs * GIGA);
     p->device_second = 1 / (m->device_gbs * GIGA);
     /* A ring passes all but a rank's own part through each rank, and once into each node. */
@@ -196,7 +196,8 @@ static struct plan make_plan(const struct sim_model *model, const struct sim_mac
 
 /* ---- servers and events ---- */
 
-/* Serves one thing after the other, in the order of the calls. */
+/* Serves one thing after the other, in the order of the calls. Events of a step are generated in
+ * the order of its program, in which every server is first come, first served. */
 struct server {
     double free; /* from when on */
     double busy; /* seconds served */
@@ -254,7 +255,7 @@ static double later(double a, double b)
 static double send_down(struct sim *s, double ready, double elements)
 {
     s->bytes_down += elements * BYTES_LINK;
-    return serve(&s->down, ready, elements * BYTES_LINK * s->plan.down_second);
+    return serve(&s->down, ready, elements * BYTES_LINK * s->plan.link_second);
 }
 
 static void run_forward(struct sim *s)
@@ -344,7 +345,7 @@ static void land(struct sim *s, int layer, int group)
     struct sim_group *g = &s->groups[group];
     double bytes = p->layers[layer].own.deferred[group] * BYTES_LINK;
     s->bytes_up += bytes;
-    g->taken = serve(&s->up, later(s->now, g->updated), bytes * p->up_second);
+    g->taken = serve(&s->up, later(s->now, g->updated), bytes * p->link_second);
     s->layers[layer].landed = g->taken;
     s->layers[layer].changed += p->layers[layer].whole.deferred[group];
 }

@@ -183,44 +183,45 @@ static void print_rates(const struct sim_model *model, const struct sim_machine 
 
 static void print_reading(const struct sim_request *o)
 {
-    printf(
-        "SIMULATED: the engine's schedule functions over assumed rates; nothing here was "
-        "measured.\nZenFlow with topk_ratio %g, S = %d, apply_lag %d.\n\n"
-        "Rows:\n"
-        "  ZeRO-Offload    gradients go down during backward; then host AdamW; then parameters go "
-        "up; nothing\n                  else overlaps\n"
-        "  burst           all windows close in every S-th step. With \"lag S, copies wait\" as "
-        "DeepSpeed does\n                  it: an update has until the next closing, and the "
-        "device "
-        "waits for its copies\n"
-        "  staggered       one group's window closes in each step\n"
-        "  copies wait     the device waits for each copy, as on the CPU device. Else copies have "
-        "streams of\n                  their own, and a layer's forward pass waits for its "
-        "parameters\n"
-        "Columns: stall, the device waited for host or link; ranks, it waited for other ranks; "
-        "traffic of\nall ranks a step in sizes of the model in bf16 (published: 2 for "
-        "ZeRO-Offload, "
-        "1.13 for ZenFlow);\nbytes of memory per parameter of the model, on all hosts together, "
-        "and on each device without\nactivations. DeepSpeed's overlapped ZenFlow holds 32 bytes a "
-        "parameter on the host.\n"
-        "All ranks run alike. Re-selection, evaluation and the loader are left out. Layers are the "
-        "unit of\nwork on the device and the link, a group's update on the host.\n\n",
-        o->policy.topk_ratio, o->policy.interval, o->policy.lag);
+    printf("SIMULATED: the engine's schedule functions over assumed rates; nothing here was\n"
+           "measured. ZenFlow with topk_ratio %g, S = %d, apply_lag %d.\n"
+           "\n"
+           "Rows:\n"
+           "  ZeRO-Offload  gradients go down during backward; then host AdamW; then parameters\n"
+           "                go up; nothing else overlaps\n"
+           "  burst         all windows close in every S-th step; with \"lag S, copies wait\" as\n"
+           "                DeepSpeed does it: an update has until the next closing, and the\n"
+           "                device waits for its copies\n"
+           "  staggered     one group's window closes in each step\n"
+           "  copies wait   the device waits for each copy, as on the CPU device; else copies\n"
+           "                have streams of their own, and a layer's forward pass waits for\n"
+           "                its parameters\n"
+           "Columns:\n"
+           "  stall, ranks  the device waited for the host or the link; for other ranks\n"
+           "  down, up      traffic of all ranks a step, in sizes of the model in bf16\n"
+           "                (published, both ways: 2 for ZeRO-Offload, 1.13 for ZenFlow)\n"
+           "  B/p           bytes of memory per parameter of the model: on all hosts together\n"
+           "                (DeepSpeed's overlapped ZenFlow: 32), and on each device without\n"
+           "                activations\n"
+           "All ranks run alike. Re-selection, evaluation and the loader are left out. Layers\n"
+           "are the unit of work on the device and the link, a group's update on the host.\n"
+           "\n",
+           o->policy.topk_ratio, o->policy.interval, o->policy.lag);
 }
 
 static void print_assumed_rates(void)
 {
-    puts(
-        "Rates of hardware that are assumed, three quarters to nine tenths of its published peak:\n"
-        "  link    PCIe 4 x16 24 of 31.5 GB/s and PCIe 5 x16 50 of 63, each way at once, pinned "
-        "memory, one\n          device a link\n"
-        "  host    AdamW at 0.9 of the memory's STREAM triad, 28 bytes a parameter. Two EPYC 7003 "
-        "sockets:\n          330 to 350 GB/s (Azure, HBv3), so 300; one EPYC 9004 socket: 378 GB/s "
-        "(Micron), so 340.\n          The link's own use of the host's memory is not charged\n"
-        "  ranks   200 of 300 GB/s over NVLink; 90 GB/s into a node with four 200 Gb/s adapters\n"
-        "  device  A100 1.5 of 2.0 TB/s and H200 4 of 4.8 for the optimizer's passes. Forward and "
-        "backward:\n          0.45 s on A100, so that resident AdamW comes to the published 0.5 s; "
-        "0.40 s on H200,\n          about 4,000 tokens at 40% of 989 TFLOP/s\n");
+    puts("Rates that are assumed, three quarters to nine tenths of what is published:\n"
+         "  link    PCIe 4 x16: 24 of 31.5 GB/s, PCIe 5 x16: 50 of 63; each way at once,\n"
+         "          pinned memory, one device a link\n"
+         "  host    AdamW at 0.9 of STREAM's triad, 28 bytes a parameter. Two EPYC 7003\n"
+         "          sockets: 330 to 350 GB/s (Azure, HBv3), so 300; one EPYC 9004 socket:\n"
+         "          378 GB/s (Micron), so 340. What the link itself takes of the host's\n"
+         "          memory is not charged\n"
+         "  ranks   NVLink: 200 of 300 GB/s; 90 GB/s into a node, four 200 Gb/s adapters\n"
+         "  device  optimizer's passes: A100 1.5 of 2.0 TB/s, H200 4 of 4.8. Forward and\n"
+         "          backward: 0.45 s on A100, so that resident AdamW comes to the published\n"
+         "          0.5 s; 0.40 s on H200, about 4,000 tokens at 40% of 989 TFLOP/s\n");
 }
 
 /* ---- the questions ---- */
@@ -251,14 +252,12 @@ static void print_least_interval(const struct sim_request *o, const struct sim_m
     if (r.stall_share > HIDDEN)
         printf("No S hides a host this slow.\n\n");
     else
-        printf("Staggering evens out what it cannot hide. The least S whose stall is below %.0f%% "
-               "here "
-               "is %d:\n%.2f s a step, with gradients up to %d steps old.\n\n",
-               100 * HIDDEN, p.interval, r.median, p.interval - 1 + p.lag);
+        printf("Staggering evens out what it cannot hide. S = %d is the least whose stall is below "
+               "%.0f%%:\n%.2f s a step, with gradients up to %d steps old.\n\n",
+               p.interval, 100 * HIDDEN, r.median, p.interval - 1 + p.lag);
 }
 
 #define PUBLISHED_ZERO_OFFLOAD 7.0
-#define PUBLISHED_LOG_STEP     0.71 /* median of the log's quiet steps */
 #define PUBLISHED_LOG_BURST    2.07 /* mean of its two steps in which windows close */
 
 static void answer_llama(const struct sim_request *o)
@@ -292,7 +291,7 @@ static void answer_log(const struct sim_request *o)
     printf("==== DeepSpeed's example log: Llama-2-7B on 2 devices, topk_ratio 0.1, S = 4 ====\n\n");
     printf("Published (DeepSpeedExamples, DeepSpeed-ZenFlow/finetuning): steps of 0.70 to 0.74 s, "
            "every fourth\n1.91 and 2.22 s, the next 0.89 and 1.06 s. Its machine is not named: "
-           "A100s with PCIe 4 assumed.\n");
+           "A100s with PCIe 4 assumed.\nThe slower next step is not reproduced.\n");
     struct sim_policy deepspeed = policy_of(&with, BURST_INLINE);
     m = at_published(model, m, &deepspeed, PUBLISHED_LOG_BURST);
     m.name = "2 A100s, host rate fitted to DeepSpeed's log";
@@ -341,10 +340,10 @@ static void print_sweep_line(const struct sim_request *o, const char *label,
     int nodes = (m->ranks + m->ranks_per_node - 1) / m->ranks_per_node;
     const struct sim_result *z = &r[STAGGERED];
     char fits = n * r[RESIDENT].device_bytes > m->device_gigabytes ? '!' : ' ';
-    printf("%-12s %7.2f%c %12.2f %9.2f %7.2f %7.1f %9.1f %8.0f %7.0f%c\n", label,
+    printf("%-12s %7.2f%c %12.2f %9.2f %7.2f %7.1f %9.1f %8.0f %7.0f%s\n", label,
            r[RESIDENT].median, fits, r[ZERO_OFFLOAD].median, r[BURST].worst, z->median,
            100 * z->stall_share, 100 * z->host_share, n * z->host_bytes / nodes,
-           n * z->device_bytes, n * z->device_bytes > m->device_gigabytes ? '!' : ' ');
+           n * z->device_bytes, n * z->device_bytes > m->device_gigabytes ? "!" : "");
 }
 
 static void answer_ranks(const struct sim_request *o)

@@ -1,5 +1,6 @@
-/* zf-bench: measures the parts of the trainer that decide its speed, one subcommand each. */
+/* zf-bench: measures or simulates what decides the trainer's speed, one subcommand each. */
 #include "cmd/bench_adam.h"
+#include "cmd/bench_schedule.h"
 
 #include <stdio.h>
 #include <string.h>
@@ -11,6 +12,7 @@ struct benchmark {
 
 static const struct benchmark benchmarks[] = {
     {"adam", "host AdamW's bandwidth beside a STREAM-like triad's, by thread count", bench_adam},
+    {"schedule", "simulates steps under offloading on machines that are not here", bench_schedule},
 };
 static const size_t n_benchmarks = sizeof benchmarks / sizeof *benchmarks;
 

@@ -86,17 +86,8 @@ void cpu_adamw(struct stream *s, void *param, float *master, float *m, float *v,
                const float *gradient, size_t n, const struct adamw *rule,
                const float *gradient_scale);
 
-/* c = op(a) op(b), or c +=, and what follows it: by our own blocked product, for processors with
- * AVX-512 (product.c), and by the BLAS library. */
-void cpu_blocked_product(struct stream *s, float *c, const float *a, const float *b,
-                         const struct matmul *product, bool accumulate);
-void cpu_blas_product(float *c, const float *a, const float *b, const struct matmul *product,
-                      bool accumulate);
-
-/* What follows a product (bias, pre, activation or its slope), on rows [row, row_end) and columns
- * [col, col_end) of c. */
-void cpu_finish_product(float *c, const struct matmul *product, int row, int row_end, int col,
-                        int col_end);
+/* What follows a product (bias, pre, activation or its slope), on rows [row, row_end) of c. */
+void cpu_finish_product(float *c, const struct matmul *product, int row, int row_end);
 
 void cpu_adamw_rows(struct stream *s, void *param, float *master, float *m, float *v,
                     const float *gradient, const int *row, const float *corrections, int n,

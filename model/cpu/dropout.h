@@ -30,7 +30,6 @@ static inline __attribute__((always_inline)) void dropout_draw(float factors[DRO
     memcpy(&kept_bits, &kept, sizeof kept);
     const vec_u32 least = (vec_u32){0} + ((uint32_t)ceilf(drop->p * 0x1p24f) << 8);
     const vec_u64 word = (vec_u64){0} + 0xFFFFFFFFu, lane = {0, 1, 2, 3, 4, 5, 6, 7};
-    const vec_u64 front = {0, 8, 1, 9, 2, 10, 3, 11}, back = {4, 12, 5, 13, 6, 14, 7, 15};
     for (int j = 0; j < n; j += DROPOUT_STEP) {
         uint32_t key0 = drop->seed, key1 = drop->step;
         vec_u64 v0 = lane + (uint64_t)((uint32_t)(first + j) / 4), v1 = (vec_u64){0} + position;
@@ -46,8 +45,10 @@ static inline __attribute__((always_inline)) void dropout_draw(float factors[DRO
             key1 += 0xBB67AE85u;
         }
         const vec_u64 low = v0 | v1 << 32, high = v2 | v3 << 32;
-        const vec_u32 words0 = (vec_u32)__builtin_shuffle(low, high, front);
-        const vec_u32 words1 = (vec_u32)__builtin_shuffle(low, high, back);
+        const vec_u32 words0 =
+            (vec_u32)__builtin_shufflevector(low, high, 0, 8, 1, 9, 2, 10, 3, 11);
+        const vec_u32 words1 =
+            (vec_u32)__builtin_shufflevector(low, high, 4, 12, 5, 13, 6, 14, 7, 15);
         *(vec_u32 *)(factors + j) = (vec_u32)(words0 >= least) & kept_bits;
         *(vec_u32 *)(factors + j + 16) = (vec_u32)(words1 >= least) & kept_bits;
     }

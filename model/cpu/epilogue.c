@@ -50,15 +50,14 @@ ZF_INLINE void multiply_slope(float *restrict c, const float *restrict pre, int 
 }
 
 ZF_SIMD
-void cpu_finish_product(float *c, const struct matmul *product, int row, int row_end, int col,
-                        int col_end)
+void cpu_finish_product(float *c, const struct matmul *product, int row, int row_end)
 {
-    const int n = col_end - col;
+    const int n = product->n;
     for (int i = row; i < row_end; i++) {
-        const size_t at = (size_t)i * product->n + col;
+        const size_t at = (size_t)i * n;
         float *restrict part = c + at;
         if (product->bias) {
-            const float *restrict bias = (const float *)product->bias + col;
+            const float *restrict bias = product->bias;
             for (int j = 0; j < n; j++)
                 part[j] += bias[j];
         }

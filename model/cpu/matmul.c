@@ -7,24 +7,29 @@
 #include <stdlib.h>
 #include <string.h>
 
-/* Whether our own product is the faster one. OpenBLAS knows the processors of its time: version
- * 0.3.21 runs its AVX2 kernels, at half the rate, on AVX-512 processors that came later. */
-static bool prefer_blocked_product(void)
+/* OpenBLAS chooses its kernels as it is loaded, and knows the processors of its time: version
+ * 0.3.21 runs its AVX2 kernels, at half the rate, on AVX-512 processors that came later. It is told
+ * before it is loaded; OPENBLAS_CORETYPE from outside counts. */
+#if defined(__x86_64__) && !defined(ZF_NO_TARGET_CLONES)
+static void choose_blas_kernels(void)
 {
-#if defined(__x86_64__)
-    return __builtin_cpu_supports("avx512vl");
-#else
-    return false;
-#endif
+    __builtin_cpu_init();
+    if (__builtin_cpu_supports("avx512vl") && __builtin_cpu_supports("avx512dq"))
+        setenv("OPENBLAS_CORETYPE", "SkylakeX", 0);
 }
+
+/* These run before any shared library's own initialisation. */
+__attribute__((section(".preinit_array"),
+               used)) static void (*const before_libraries)(void) = choose_blas_kernels;
+#endif
 
 static bool is_plain(const struct matmul *p)
 {
     return !p->bias && !p->pre && p->act == ACT_NONE;
 }
 
-void cpu_blas_product(float *c, const float *a, const float *b, const struct matmul *p,
-                      bool accumulate)
+static void product(float *c, const float *a, const float *b, const struct matmul *p,
+                    bool accumulate)
 {
     cblas_sgemm(CblasRowMajor, p->trans_a ? CblasTrans : CblasNoTrans,
                 p->trans_b ? CblasTrans : CblasNoTrans, p->m, p->n, p->k, 1.0f, a,
@@ -35,16 +40,7 @@ void cpu_blas_product(float *c, const float *a, const float *b, const struct mat
     const int step = task_rows(p->n), n_tasks = divide_up(p->m, step);
 #pragma omp parallel for schedule(static) if ((size_t)p->m * p->n > PARALLEL_ELEMENTS)
     for (int i = 0; i < n_tasks; i++)
-        cpu_finish_product(c, p, i * step, min_int(p->m, (i + 1) * step), 0, p->n);
-}
-
-static void product(struct stream *s, float *c, const float *a, const float *b,
-                    const struct matmul *p, bool accumulate)
-{
-    if (prefer_blocked_product())
-        cpu_blocked_product(s, c, a, b, p, accumulate);
-    else
-        cpu_blas_product(c, a, b, p, accumulate);
+        cpu_finish_product(c, p, i * step, min_int(p->m, (i + 1) * step));
 }
 
 ZF_SIMD
@@ -56,15 +52,16 @@ static void add_range(float *restrict c, const float *restrict addend, size_t n)
 
 void cpu_matmul(struct stream *s, void *c, const void *a, const void *b, const struct matmul *p)
 {
+    (void)s;
     if (p->m == 0 || p->n == 0)
         return;
     if (!p->accumulate || is_plain(p)) {
-        product(s, c, a, b, p, p->accumulate);
+        product(c, a, b, p, p->accumulate);
         return;
     }
     const size_t n_elements = (size_t)p->m * p->n;
     float *result = zf_malloc_aligned(sizeof(float) * n_elements);
-    product(s, result, a, b, p, false);
+    product(result, a, b, p, false);
     add_range(c, result, n_elements);
     free(result);
 }

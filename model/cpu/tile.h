@@ -44,32 +44,30 @@ ZF_INLINE void tile_multiply(float *c, size_t ldc, const float *restrict a, size
 }
 
 typedef float vec8 __attribute__((vector_size(32), aligned(4), may_alias));
-typedef int vec8i __attribute__((vector_size(32)));
 
 /* dst[j * ldd + i] = src[i * lds + j] for i, j < 8 */
 ZF_INLINE void transpose_8x8(float *restrict dst, size_t ldd, const float *restrict src, size_t lds)
 {
-    const vec8i low = {0, 8, 1, 9, 4, 12, 5, 13}, high = {2, 10, 3, 11, 6, 14, 7, 15};
-    const vec8i low2 = {0, 1, 8, 9, 4, 5, 12, 13}, high2 = {2, 3, 10, 11, 6, 7, 14, 15};
-    const vec8i low4 = {0, 1, 2, 3, 8, 9, 10, 11}, high4 = {4, 5, 6, 7, 12, 13, 14, 15};
     vec8 pair[8], quad[8]; /* columns' elements of two rows side by side; of four rows */
 #pragma GCC unroll 4
     for (int i = 0; i < 8; i += 2) {
         const vec8 a = *(const vec8 *)(src + i * lds), b = *(const vec8 *)(src + (i + 1) * lds);
-        pair[i] = __builtin_shuffle(a, b, low);
-        pair[i + 1] = __builtin_shuffle(a, b, high);
+        pair[i] = __builtin_shufflevector(a, b, 0, 8, 1, 9, 4, 12, 5, 13);
+        pair[i + 1] = __builtin_shufflevector(a, b, 2, 10, 3, 11, 6, 14, 7, 15);
     }
 #pragma GCC unroll 2
     for (int i = 0; i < 8; i += 4) {
-        quad[i] = __builtin_shuffle(pair[i], pair[i + 2], low2);
-        quad[i + 1] = __builtin_shuffle(pair[i], pair[i + 2], high2);
-        quad[i + 2] = __builtin_shuffle(pair[i + 1], pair[i + 3], low2);
-        quad[i + 3] = __builtin_shuffle(pair[i + 1], pair[i + 3], high2);
+        quad[i] = __builtin_shufflevector(pair[i], pair[i + 2], 0, 1, 8, 9, 4, 5, 12, 13);
+        quad[i + 1] = __builtin_shufflevector(pair[i], pair[i + 2], 2, 3, 10, 11, 6, 7, 14, 15);
+        quad[i + 2] = __builtin_shufflevector(pair[i + 1], pair[i + 3], 0, 1, 8, 9, 4, 5, 12, 13);
+        quad[i + 3] = __builtin_shufflevector(pair[i + 1], pair[i + 3], 2, 3, 10, 11, 6, 7, 14, 15);
     }
 #pragma GCC unroll 4
     for (int i = 0; i < 4; i++) {
-        *(vec8 *)(dst + i * ldd) = __builtin_shuffle(quad[i], quad[i + 4], low4);
-        *(vec8 *)(dst + (i + 4) * ldd) = __builtin_shuffle(quad[i], quad[i + 4], high4);
+        *(vec8 *)(dst + i * ldd) =
+            __builtin_shufflevector(quad[i], quad[i + 4], 0, 1, 2, 3, 8, 9, 10, 11);
+        *(vec8 *)(dst + (i + 4) * ldd) =
+            __builtin_shufflevector(quad[i], quad[i + 4], 4, 5, 6, 7, 12, 13, 14, 15);
     }
 }
 

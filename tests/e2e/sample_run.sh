@@ -4,6 +4,7 @@
 
 . tests/e2e/lib/common.sh "$@"
 need python3
+unset OMP_NUM_THREADS # as a user runs it
 
 out=$scratch/out again=$scratch/again
 check "the sample runs" "$train" --config configs/sample.json --max_train_samples 256 \

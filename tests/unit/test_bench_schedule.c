@@ -104,6 +104,21 @@ static void moves_the_bytes_of_the_formula(void **state)
     }
 }
 
+static void moves_channels_that_are_alone_in_their_group(void **state)
+{
+    (void)state;
+    struct sim_model narrow = {
+        .name = "narrow", .n_layers = 2, .width = 20, .kv_width = 2000, .inner = 30};
+    for (int ranks = 1; ranks <= 3; ranks += 2) {
+        struct sim_machine m = balanced_machine(ranks);
+        struct sim_policy p = zenflow(ENGINE_MAX_INTERVAL, 1, true);
+        p.topk_ratio = 0;
+        struct sim_result r = sim_run(&narrow, &m, &p, STEPS);
+        assert_near(r.down, 1.0 / p.interval, CLOSE);
+        assert_near(r.up, 1.0 / p.interval, CLOSE);
+    }
+}
+
 static void zero_offload_moves_the_model_twice_and_resident_nothing(void **state)
 {
     (void)state;
@@ -181,6 +196,54 @@ static void a_burst_waits_for_what_the_lag_does_not_hide(void **state)
         assert_near(r.worst, m.device_step + late, CLOSE);
         assert_near(r.median, m.device_step, CLOSE);
         assert_near(r.mean, m.device_step + late / interval, CLOSE);
+    }
+}
+
+/* However late updates may be, the next gradient needs the place of the one before. */
+static void a_slow_host_that_accumulates_bounds_every_step(void **state)
+{
+    (void)state;
+    struct sim_machine m = fast_machine();
+    struct sim_policy p = zenflow(ENGINE_MAX_INTERVAL, ENGINE_MAX_INTERVAL, false);
+    p.accumulate = ENGINE_ACCUMULATE_HOST;
+    m.host_gbs = 0.95 * PARAMETERS * 10 / 1e9 / 3;
+    assert_near(sim_run(&model, &m, &p, STEPS).median, 3, CLOSE);
+}
+
+/* S = 4, lag 2: the step after a closing waits for its windows' places; the one after the next ends
+ * a layer's forward and all backward passes after the last parameters have come. */
+static void a_slow_link_stalls_a_burst_twice(void **state)
+{
+    (void)state;
+    struct sim_machine m = fast_machine();
+    struct sim_policy p = zenflow(4, 2, false);
+    double copy = 3, last = 1.0 / 3 / model.n_layers + 2.0 / 3;
+    m.link_gbs = 0.95 * PARAMETERS * 2 / 1e9 / copy;
+    struct sim_result r = sim_run(&model, &m, &p, STEPS);
+    assert_near(r.worst, copy + last, CLOSE);
+    assert_near(r.mean, (copy + 1 + copy + last + 1) / 4, CLOSE);
+    p.lag = 4; /* what closes must wait for what arrives to leave the exchange buffer */
+    r = sim_run(&model, &m, &p, STEPS);
+    assert_near(r.worst, copy + copy, CLOSE);
+    assert_near(r.mean, (copy + copy + 3) / 4, CLOSE);
+}
+
+/* All parameters, then all gradients; the device alone works between the two, on one layer. */
+static void a_slow_exchange_bounds_the_resident_step(void **state)
+{
+    (void)state;
+    struct sim_policy resident = {.topk_ratio = 1, .interval = 1};
+    for (int ranks = 2; ranks <= 8; ranks *= 2) {
+        struct sim_machine m = fast_machine();
+        m.ranks = ranks;
+        m.exchange_gbs = 0.1;
+        m.network_gbs = 0.02;
+        double bytes = PARAMETERS * (2 + 4) * (ranks - 1) / ranks;
+        double gbs = ranks > m.ranks_per_node ? m.network_gbs : m.exchange_gbs;
+        double expected = bytes / (gbs * 1e9) + m.device_step / model.n_layers;
+        struct sim_result r = sim_run(&model, &m, &resident, STEPS);
+        assert_near(r.median, expected, CLOSE);
+        assert_near(r.exchange_share, 1 - m.device_step / expected, CLOSE);
     }
 }
 
@@ -372,10 +435,14 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(closes_every_group_once_an_interval),
         cmocka_unit_test(moves_the_bytes_of_the_formula),
+        cmocka_unit_test(moves_channels_that_are_alone_in_their_group),
         cmocka_unit_test(zero_offload_moves_the_model_twice_and_resident_nothing),
         cmocka_unit_test(infinite_rates_leave_the_device_step),
         cmocka_unit_test(a_slow_host_bounds_the_staggered_step),
         cmocka_unit_test(a_burst_waits_for_what_the_lag_does_not_hide),
+        cmocka_unit_test(a_slow_host_that_accumulates_bounds_every_step),
+        cmocka_unit_test(a_slow_link_stalls_a_burst_twice),
+        cmocka_unit_test(a_slow_exchange_bounds_the_resident_step),
         cmocka_unit_test(zero_offload_takes_the_sum_of_its_parts),
         cmocka_unit_test(staggering_evens_out_a_host_near_its_limit),
         cmocka_unit_test(faster_machines_take_no_longer),

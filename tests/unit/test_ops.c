@@ -116,9 +116,7 @@ static void expected_product(double *c, double *pre, const float *old, const flo
         }
 }
 
-enum product_by { BY_OPERATOR, BY_BLOCKS, BY_BLAS };
-
-static void check_product(struct matmul p, enum product_by by)
+static void check_product(struct matmul p)
 {
     const size_t mn = (size_t)p.m * p.n;
     float *a = random_array((size_t)p.m * p.k, 1), *b = random_array((size_t)p.k * p.n, 2);
@@ -128,12 +126,7 @@ static void check_product(struct matmul p, enum product_by by)
     if (p.pre)
         p.pre = pre;
     expected_product(expected, expected_pre, old, a, b, &p);
-    if (by == BY_OPERATOR)
-        OPS->matmul(COMPUTE, c, a, b, &p);
-    else if (by == BY_BLOCKS)
-        cpu_blocked_product(COMPUTE, c, a, b, &p, p.accumulate);
-    else
-        cpu_blas_product(c, a, b, &p, p.accumulate);
+    OPS->matmul(COMPUTE, c, a, b, &p);
     assert_near("c", c, expected, mn, 2e-5);
     if (p.pre)
         assert_near("pre", pre, expected_pre, mn, 2e-5);
@@ -159,9 +152,7 @@ static void products(void **state)
                                .trans_a = form & 1,
                                .trans_b = form & 2,
                                .accumulate = form & 4};
-            check_product(p, BY_OPERATOR);
-            check_product(p, BY_BLOCKS);
-            check_product(p, BY_BLAS);
+            check_product(p);
         }
 }
 
@@ -178,10 +169,9 @@ static void epilogues(void **state)
                                .act = (enum activation)act,
                                .pre = form & 2 ? &here : NULL,
                                .gradient_of = form & 4 ? gradient_of : NULL};
-            check_product(p, BY_OPERATOR);
-            check_product(p, BY_BLAS);
+            check_product(p);
             p.accumulate = true;
-            check_product(p, BY_OPERATOR);
+            check_product(p);
         }
     free(bias);
     free(gradient_of);
@@ -488,7 +478,6 @@ static void run_all(int n_threads, float *results[RESULTS])
     float *weights = random_array((size_t)3 * WIDE * WIDE, 91), *qkv = random_array(3 * n, 92);
     float *lse = random_array((size_t)N_TOKENS * HEADS, 93), one = 1;
     const struct adamw rule = {0.01f, 0.9f, 0.99f, 1e-8f, 0.1f, 0.19f, 0.0199f, false};
-    struct matmul product = {.m = N_TOKENS, .n = 3 * WIDE, .k = WIDE, .act = ACT_GELU_TANH};
     d->ops->embedding_forward(d->compute, r[0], &rows, weights, weights, WIDE, drop);
     d->ops->embedding_backward(d->compute, r[1], r[2], qkv, &rows, order, WIDE, drop);
     d->ops->residual_layernorm_forward(d->compute, r[3], r[4], mean, rstd, r[3], qkv, &rows, gamma,
@@ -498,7 +487,6 @@ static void run_all(int n_threads, float *results[RESULTS])
     d->ops->attention_forward(d->compute, r[8], lse, qkv, &rows, HEADS, WIDE / HEADS, 0.1f, drop);
     d->ops->attention_backward(d->compute, r[9], weights, qkv, r[8], lse, &rows, HEADS,
                                WIDE / HEADS, 0.1f, drop);
-    cpu_blocked_product(d->compute, r[10], qkv, weights, &product, true);
     d->ops->bias_backward(d->compute, r[11], qkv, N_TOKENS, 3 * WIDE);
     d->ops->row_norms_squared(d->compute, r[11] + 3 * WIDE, qkv, N_TOKENS, 3 * WIDE);
     d->ops->cross_entropy(d->compute, lse, r[11] + n, order, N_TOKENS, WIDE, 1, true);

@@ -18,7 +18,11 @@ trap 'rm -rf "$scratch"' EXIT
 if [ "$(id -u)" -eq 0 ]; then # Open MPI asks root to confirm
     export OMPI_ALLOW_RUN_AS_ROOT=1 OMPI_ALLOW_RUN_AS_ROOT_CONFIRM=1
 fi
-export LSAN_OPTIONS=${LSAN_OPTIONS:-suppressions=$root/tests/lsan.supp:print_suppressions=0}
+# With whole stacks, in which libraries can be told from this program: Open MPI unloads its plugins.
+export LSAN_OPTIONS=suppressions=$root/tests/lsan.supp:print_suppressions=0:fast_unwind_on_malloc=0
+
+# One thread is the fastest for models this small, and leaves other tests their cores.
+export OMP_NUM_THREADS=${OMP_NUM_THREADS:-1}
 
 skip() {
     echo "skipped: $*"

@@ -340,6 +340,41 @@ static void I8(void **state)
     }
 }
 
+#define COMPUTE_SECONDS 0.03 /* what a step of the device takes in I9 */
+
+static double stall_beside_slow_host(const struct engine_config *config, int steps)
+{
+    struct problem p;
+    struct engine_config c = *config;
+    double stall = 0;
+    c.worker_delay_seconds = 0.005; /* before each of a handful of chunks */
+    problem_create(&p, 3, alone, &c);
+    for (int step = 0; step < steps; step++) {
+        usleep((useconds_t)(1e6 * COMPUTE_SECONDS));
+        stall += problem_step(&p, step).stall_seconds;
+    }
+    problem_destroy(&p);
+    return stall / steps;
+}
+
+/* Where ZeRO-Offload stalls, ZenFlow's stall is at most a tenth of it: the host has a whole step of
+ * the device for its work. */
+static void I9(void **state)
+{
+    (void)state;
+    struct engine_config zero = problem_config(), zenflow = problem_config();
+    zero.topk_ratio = 0;
+    zenflow.topk_ratio = 0.1;
+    zenflow.update_interval = 4;
+    zenflow.apply_lag = 1;
+    double waited = stall_beside_slow_host(&zero, 20);
+    double waits = stall_beside_slow_host(&zenflow, 20);
+    print_message("stall per step of %g ms: ZeRO-Offload %.3f ms, ZenFlow %.3f ms\n",
+                  1e3 * COMPUTE_SECONDS, 1e3 * waited, 1e3 * waits);
+    assert_true(waited > 0.1 * COMPUTE_SECONDS);
+    assert_true(waits <= 0.1 * waited);
+}
+
 /* bf16 parameters are always bf16 values, and their masters keep what rounding drops. */
 static void bf16_parameters(void **state)
 {
@@ -433,6 +468,7 @@ int main(int argc, char **argv)
         cmocka_unit_test(I6_other_ranks),
         cmocka_unit_test(I7),
         cmocka_unit_test(I8),
+        cmocka_unit_test(I9),
         cmocka_unit_test(bf16_parameters),
         cmocka_unit_test(non_finite),
         cmocka_unit_test(auto_interval),

@@ -1,0 +1,200 @@
+#!/usr/bin/env bash
+# Whatever is wrong with what zf-train is given, it ends with status 1 and one sentence that names
+# the place, and has written nothing.
+
+. tests/e2e/lib/common.sh "$@"
+need mpirun
+
+glue=$scratch/glue tokenizer=$scratch/tokenizer model=$scratch/model config=$scratch/config.json
+out=$scratch/out
+fresh() { # what a run takes, made anew, to be damaged
+    chmod -R u+w "$scratch"
+    rm -rf "$glue" "$tokenizer" "$model" "$out"
+    mkdir -p "$glue"
+    cp -r tests/fixtures/glue/{SST-2,CoLA,STS-B,RTE} "$glue"
+    cp -r data/sample/tokenizer "$tokenizer"
+    cp -r "$scratch/trained" "$model"
+    cat >"$config" <<'END'
+{
+  "train_batch_size": 4,
+  "training_arguments": {
+    "per_device_eval_batch_size": 4,
+    "max_steps": 2
+  }
+}
+END
+}
+check "a model to be damaged" "$train" --task_name SST-2 --data_dir tests/fixtures/glue --max_steps 1 \
+    --config_name gpt --tokenizer_name data/sample/tokenizer --output_dir "$scratch/trained"
+rm -f "$scratch/trained"/{all_results.json,trainer_log.jsonl,zf_train_config.json}
+
+# refused WHAT WORDS OPTION...: WORDS is a pattern that the sentence has.
+refused() {
+    local what=$1 words=$2 status=0
+    shift 2
+    "$@" >"$scratch/stdout" 2>"$scratch/stderr" </dev/null || status=$?
+    sed "s|$scratch/||g" "$scratch/stderr"
+    check "$what: status 1" test "$status" = 1
+    check "$what: one line" test "$(grep -vc '^warning: ' "$scratch/stderr")" = 1
+    check "$what: says '$words'" grep -Eq -- "^zf-train: .*($words)" "$scratch/stderr"
+    check "$what: no results" test ! -s "$scratch/stdout"
+    check "$what: nothing is written" test ! -e "$out"
+}
+# alone WHAT WORDS OPTION...: a run on what fresh() made.
+alone() {
+    local what=$1 words=$2
+    shift 2
+    refused "$what" "$words" "$train" --config "$config" --data_dir "$glue" --output_dir "$out" "$@"
+    fresh
+}
+task() { # with random initialisation
+    alone "$1" "$2" --task_name "${3:-SST-2}" --config_name gpt --tokenizer_name "$tokenizer" "${@:4}"
+}
+trained() { # from a trained model
+    alone "$1" "$2" --task_name SST-2 --model_name_or_path "$model" "${@:3}"
+}
+fresh
+
+# The configuration and options.
+refused "nothing at all" "task_name" "$train"
+refused "no such configuration" "nowhere.json" "$train" --config "$scratch/nowhere.json"
+echo '{"train_batch_size": 4,' >"$config"
+task "a broken configuration" "config.json:[12]: "
+sed -i 's/max_steps/max_step/' "$config"
+task "an unknown key" 'config.json:5: .*max_step\b.*max_steps'
+sed -i 's/"max_steps": 2/"max_steps": "two"/' "$config"
+task "a key of a wrong type" 'config.json:5: .*max_steps is "two"'
+sed -i 's/"train_batch_size": 4/"train_batch_size": 4, "train_batch_size": 8/' "$config"
+task "a key given twice" 'train_batch_size'
+sed -i '2a "zero_optimization": {"zenflow": {"topk_ratio": 5}},' "$config"
+task "a value out of range" 'config.json:3: zero_optimization.zenflow.topk_ratio is 5, .*0.05'
+task "batch sizes that do not fit" "train_batch_size" SST-2 --per_device_train_batch_size 3
+task "an unknown task" 'task_name.*"?sst3"?.*sst2' sst3
+task "an option without a value" "--seed" SST-2 --seed
+task "an option that is no number" '--max_steps.*"?many"?' SST-2 --max_steps many
+task "a stray argument" 'stray' SST-2 stray
+task "an unknown preset" 'gtp2.*gpt2' SST-2 --config_name gtp2
+alone "no tokenizer" "tokenizer_name" --task_name SST-2 --config_name gpt
+alone "no model" "model_name_or_path" --task_name SST-2
+task "no text for lm" "train_file" lm
+task "cuda without a GPU" 'device is "cuda"' SST-2 --device cuda
+
+# Data.
+task "no such folder" "nowhere" SST-2 --data_dir "$scratch/nowhere"
+rm "$glue/SST-2/dev.tsv"
+task "no dev split" "SST-2/dev.tsv"
+printf 'a good film\t7\r\n' >>"$glue/SST-2/train.tsv"
+task "a label that is none" 'SST-2/train.tsv:[0-9]+: .*"?7"?'
+printf 'a film without a label\r\n' >>"$glue/SST-2/train.tsv"
+task "a row without its label" "SST-2/train.tsv:[0-9]+: "
+printf 'a\t1\tb\tc\n' >>"$glue/SST-2/dev.tsv"
+task "a row with too many columns" "SST-2/dev.tsv:[0-9]+: "
+sed -i '1s/sentence/text/' "$glue/SST-2/train.tsv"
+task "a header without its columns" 'SST-2/train.tsv:1: .*"?sentence'
+printf 'bad \xff\xfe text\t1\n' >>"$glue/SST-2/train.tsv"
+task "text that is not UTF-8" "SST-2/train.tsv:[0-9]+: .*UTF-8"
+: >"$glue/SST-2/train.tsv"
+task "an empty file" "SST-2/train.tsv"
+sed -i '2,$d' "$glue/SST-2/train.tsv"
+task "a header alone" "train"
+sed -i '$s/[0-9.]*\r*$/high/' "$glue/STS-B/train.tsv"
+task "a score that is no number" "STS-B/train.tsv:[0-9]+: .*high" STS-B
+rm "$glue/CoLA/train.tsv" && mkdir "$glue/CoLA/train.tsv"
+task "a folder in a file's place" "CoLA/train.tsv" CoLA
+task "another task's file" "dev.tsv:1: " RTE --validation_file "$glue/SST-2/dev.tsv"
+: >"$scratch/empty.txt"
+task "an empty text" "empty.txt" lm --train_file "$scratch/empty.txt"
+
+# Tokenizer.
+rm "$tokenizer/merges.txt"
+task "no merges" "tokenizer"
+echo '["a"]' >"$tokenizer/vocab.json"
+task "a vocabulary that is no object" "tokenizer/vocab.json"
+truncate -s 5000 "$tokenizer/vocab.json"
+task "a cut vocabulary" "tokenizer/vocab.json:[0-9]+"
+printf '#version: 0.2\na b c\n' >"$tokenizer/merges.txt"
+task "a merge of three" "tokenizer/merges.txt:2: "
+printf '#version: 0.2\n\xc4\xa0xyzzy q\n' >"$tokenizer/merges.txt"
+task "a merge that is in no vocabulary" "tokenizer/merges.txt:2: "
+rm "$tokenizer"/* && head -c 100 tests/fixtures/tokenizer/spm_bpe.model >"$tokenizer/tokenizer.model"
+task "a cut SentencePiece model" "tokenizer.model"
+rm "$tokenizer"/*
+task "a folder without a tokenizer" "tokenizer"
+
+# Model.
+trained "no such model" "nowhere" --model_name_or_path "$scratch/nowhere"
+rm "$model/config.json"
+trained "no config.json" "model/config.json"
+sed -i 's/"n_head": *3/"n_head": 5/' "$model/config.json"
+trained "heads that do not divide the width" "model/config.json.*n_head"
+sed -i 's/"n_layer": *2/"n_layer": 3/' "$model/config.json"
+trained "a layer that is not there" "model.safetensors.*h.2"
+sed -i 's/"n_embd": *96/"n_embd": 48/' "$model/config.json"
+trained "another width" "model.safetensors.*(96|48)"
+sed -i 's/"model_type": *"gpt2"/"model_type": "llama"/' "$model/config.json"
+trained "another architecture" 'model/config.json.*llama'
+rm "$model/model.safetensors"
+trained "no weights" "model.safetensors"
+truncate -s 100000 "$model/model.safetensors"
+trained "cut weights" "model.safetensors"
+printf '\377\377\377\377\377\377\377\177' | dd of="$model/model.safetensors" conv=notrunc status=none
+trained "a header of a wrong length" "model.safetensors"
+sed -i 's/"vocab_size": *8000/"vocab_size": 100/' "$model/config.json"
+trained "fewer embeddings than tokens" "vocab_size|8000"
+
+# Output.
+echo text >"$scratch/file"
+task "a file in output_dir's place" "scratch|/file" SST-2 --output_dir "$scratch/file/sub"
+if [ "$(id -u)" != 0 ]; then
+    mkdir "$scratch/locked" && chmod a-w "$scratch/locked"
+    task "an output_dir that may not be written" "locked" SST-2 --output_dir "$scratch/locked/out"
+fi
+before=$(cd "$model" && sha256sum ./*)
+refused "an output_dir that holds a model" "output_dir.*--overwrite_output_dir" "$train" \
+    --config "$config" --task_name SST-2 --data_dir "$glue" --model_name_or_path "$model" \
+    --output_dir "$model"
+check "that model is as it was" test "$before" = "$(cd "$model" && sha256sum ./*)"
+# full WHAT WORDS: a run on what fresh() made, that has no place for a file.
+full() {
+    local what=$1 words=$2 status=0
+    shift 2
+    (
+        trap '' XFSZ # a write beyond the limit fails, as on a full disk
+        ulimit -f "$limit"
+        exec "$train" --config "$config" --data_dir "$glue" --output_dir "$out" --task_name SST-2 \
+            --model_name_or_path "$model" --overwrite_output_dir "$@"
+    ) >"$scratch/stdout" 2>"$scratch/stderr" || status=$?
+    check "$what: status 1" test "$status" = 1
+    check "$what: one sentence" test "$(grep -c '^zf-train: ' "$scratch/stderr")" = 1
+    check "$what: says '$words'" grep -Eq -- "^zf-train: .*($words)" "$scratch/stderr"
+    check "$what: no half-written file" test -z "$(find "$out" -name '*tmp*')"
+    fresh
+}
+limit=1000
+full "no place for the model" "model.safetensors"
+full "no place for a checkpoint" "checkpoint-1" --save_strategy steps --save_steps 1
+mkdir "$out"
+ln -s /dev/full "$out/trainer_log.jsonl"
+limit=unlimited
+full "no place for the log" "trainer_log.jsonl"
+
+# Under mpirun the sentence stands once.
+pair() {
+    local what=$1 words=$2 status=0
+    shift 2
+    ranks 2 "$train" --config "$config" --data_dir "$glue" --output_dir "$out" --task_name SST-2 \
+        --config_name gpt --tokenizer_name "$tokenizer" "$@" >"$scratch/stdout" 2>"$scratch/stderr" ||
+        status=$?
+    check "two ranks, $what: status 1" test "$status" = 1
+    check "two ranks, $what: one sentence" test "$(grep -c '^zf-train: ' "$scratch/stderr")" = 1
+    check "two ranks, $what: says '$words'" grep -Eq -- "^zf-train: .*($words)" "$scratch/stderr"
+    check "two ranks, $what: nothing is written" test ! -e "$out"
+    fresh
+}
+pair "an unknown option" "learning_rate" --learning_rat 3
+pair "a batch that does not divide" "train_batch_size" --per_device_train_batch_size 4
+printf 'a good film\t7\n' >>"$glue/SST-2/train.tsv"
+pair "a bad row" "SST-2/train.tsv:[0-9]+: "
+truncate -s 5000 "$tokenizer/vocab.json"
+pair "a cut vocabulary" "tokenizer/vocab.json:[0-9]+"
+finish
