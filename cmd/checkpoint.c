@@ -117,6 +117,7 @@ static bool publish(const char *temporary, const char *directory, struct zf_erro
 bool checkpoint_save(struct run *run, const struct train_state *state, struct zf_error *err)
 {
     const struct config *c = run->config;
+    struct zf_error ignored;
     bool first = comm_rank(run->comm) == 0, ok = true;
     char *directory = zf_format("%s/%s%d", c->output_dir, PREFIX, state->step);
     char *temporary = zf_format("%s/tmp-%s%d", c->output_dir, PREFIX, state->step);
@@ -128,9 +129,12 @@ bool checkpoint_save(struct run *run, const struct train_state *state, struct zf
     if (ok && first)
         ok = publish(temporary, directory, err) &&
              remove_oldest(c->output_dir, c->save_total_limit, state->best_step, err);
+    ok = comm_all_ok(run->comm, ok, err);
+    if (!ok && first && file_exists(temporary))
+        file_remove_directory(temporary, &ignored);
     free(temporary);
     free(directory);
-    return comm_all_ok(run->comm, ok, err);
+    return ok;
 }
 
 static bool get_double(const struct json_file *f, const char *key, double *value,
@@ -194,5 +198,8 @@ bool checkpoint_load(struct run *run, const char *directory, struct train_state 
               zf_fail(err, "resume_from_checkpoint: %s is not a folder", directory);
     ok = ok && read_state(run, state, directory, err) &&
          gpt_load_weights(run->model, directory, 0, &head_is_new, err);
-    return comm_all_ok(run->comm, ok, err) && engine_load(run->engine, directory, err);
+    return comm_all_ok(run->comm, ok, err) && engine_load(run->engine, directory, err) &&
+           (engine_steps(run->engine) + state->skipped_steps == state->step ||
+            zf_fail(err, "%s/trainer_state.json: global_step is %d, but the optimizer has done %d",
+                    directory, state->step, engine_steps(run->engine) + state->skipped_steps));
 }

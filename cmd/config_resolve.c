@@ -336,7 +336,9 @@ static bool check_complete(struct config *c, struct zf_error *err)
                  need_data(c, "prediction", c->do_predict, c->test_file, "test_file", err);
     if (!found)
         return false;
-    if (need_data(c, "evaluation", c->do_eval, c->validation_file, "validation_file", err))
+    bool held_out = c->task->n_labels == 0 && c->do_train; /* lm: a part of train_file */
+    if (held_out ||
+        need_data(c, "evaluation", c->do_eval, c->validation_file, "validation_file", err))
         return true;
     if (config_is_given(c, "do_eval") || c->eval_strategy != STRATEGY_NO || !c->do_train)
         return false;

@@ -17,7 +17,7 @@ static double transformers_factor(const struct config *c, int step)
         return share(step, c->warmup_steps);
     switch (c->lr_scheduler_type) {
     case LR_LINEAR:
-        return fmax(0, 1 - after);
+        return fmax(0, share(c->total_steps - step, c->total_steps - c->warmup_steps));
     case LR_COSINE:
         return fmax(0, 0.5 * (1 + cos(M_PI * after)));
     default:

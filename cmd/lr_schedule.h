@@ -5,7 +5,7 @@
 #include "cmd/config.h"
 
 /* The rate of optimizer step `step` (from 0), with the scheduler and the totals that
- * config_resolve_steps has filled in. Steps beyond the total stay at the last rate. */
+ * config_resolve_steps has filled in. */
 float lr_at_step(const struct config *config, int step);
 
 #endif

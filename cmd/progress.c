@@ -16,6 +16,7 @@
 
 struct progress {
     FILE *log; /* trainer_log.jsonl */
+    char *path;
     bool live;
     int first_step, total_steps;
     double start, drawn;
@@ -65,11 +66,13 @@ struct progress *progress_create(const char *output_dir, int first_step, int tot
         if (!log)
             zf_fail(err, "%s: cannot be written: %s", path, strerror(errno));
     }
-    free(path);
-    if (!log)
+    if (!log) {
+        free(path);
         return NULL;
+    }
     struct progress *p = zf_malloc(sizeof *p);
     *p = (struct progress){.log = log,
+                           .path = path,
                            .live = live,
                            .first_step = first_step,
                            .total_steps = total_steps,
@@ -85,6 +88,7 @@ void progress_destroy(struct progress *p)
     clear_line();
     log_set_before(NULL);
     fclose(p->log);
+    free(p->path);
     free(p);
 }
 
@@ -138,14 +142,17 @@ static void print_plainly(const json_t *entry)
     fflush(stdout);
 }
 
-void progress_log(struct progress *p, json_t *entry)
+bool progress_log(struct progress *p, json_t *entry, struct zf_error *err)
 {
     json_dumpf(entry, p->log, JSON_PRESERVE_ORDER | JSON_REAL_PRECISION(9));
     fputc('\n', p->log);
-    fflush(p->log);
+    bool written = fflush(p->log) == 0 && !ferror(p->log);
+    if (!written)
+        zf_fail(err, "%s: cannot be written: %s", p->path, strerror(errno));
     if (!p->live)
         print_plainly(entry);
     json_decref(entry);
+    return written;
 }
 
 void progress_results_table(const char *title, const json_t *results)

@@ -22,8 +22,9 @@ void progress_destroy(struct progress *p);
 void progress_step(struct progress *p, int step, double epoch, double loss, double lr, double stall,
                    long tokens);
 /* One log entry: an object with "step", which is written as one line of trainer_log.jsonl and,
- * where there is no live line, shown as a plain line. Takes the reference. */
-void progress_log(struct progress *p, json_t *entry);
+ * where there is no live line, shown as a plain line. Takes the reference. Fails where it cannot be
+ * written. */
+bool progress_log(struct progress *p, json_t *entry, struct zf_error *err);
 
 /* Tokens per second over the whole run so far. */
 double progress_tokens_per_second(const struct progress *p);

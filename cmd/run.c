@@ -27,18 +27,15 @@ static bool refuse_what_is_not_built(const struct config *c, struct zf_error *er
     return true;
 }
 
-/* A fresh output folder, or one that a run of ours may write into. */
-static bool prepare_output(const struct run *run, struct zf_error *err)
+/* output_dir must be one that this run may write into. It is made when nothing else can fail. */
+static bool check_output(const struct run *run, struct zf_error *err)
 {
     const struct config *c = run->config;
-    if (!c->output_dir)
+    if (!c->output_dir || !c->do_train || c->overwrite_output_dir || c->resume_from_checkpoint)
         return true;
-    if (!file_make_directory(c->output_dir, err))
-        return false;
     char *model = zf_format("%s/model.safetensors", c->output_dir);
     char *last = checkpoint_find_last(c->output_dir);
-    bool taken = c->do_train && file_exists(model) && !last && !c->overwrite_output_dir &&
-                 !c->resume_from_checkpoint;
+    bool taken = file_exists(model) && !last;
     free(last);
     free(model);
     return !taken || zf_fail(err,
@@ -50,6 +47,12 @@ static bool prepare_output(const struct run *run, struct zf_error *err)
 static bool load_tokenizer(struct run *run, struct zf_error *err)
 {
     const struct config *c = run->config;
+    if (c->model_name_or_path && !file_is_directory(c->model_name_or_path))
+        return zf_fail(err,
+                       "model_name_or_path is %s, but it is the folder of a model "
+                       "(scripts/download_gpt2.sh fetches GPT-2; config_name initialises one at "
+                       "random)",
+                       c->model_name_or_path);
     run->tokenizer =
         tokenizer_load(c->tokenizer_name ? c->tokenizer_name : c->model_name_or_path, err);
     return run->tokenizer != NULL;
@@ -173,16 +176,16 @@ static struct dataset split_off(struct dataset *from, int n)
 static bool load_text(struct run *run, struct zf_error *err)
 {
     const struct config *c = run->config;
-    if (!dataset_from_text(&run->train, c->train_file, run->tokenizer, c->max_seq_length, err))
+    struct dataset *dev = &run->dev[0].set;
+    int length = c->max_seq_length;
+    if (c->do_train && !dataset_from_text(&run->train, c->train_file, run->tokenizer, length, err))
         return false;
     if (c->do_eval) {
-        struct dataset *dev = &run->dev[0].set;
         run->n_dev = 1;
         run->dev[0].split = GLUE_DEV;
         if (!c->validation_file)
             *dev = split_off(&run->train, (run->train.n_sequences * HELD_OUT_PERCENT + 99) / 100);
-        else if (!dataset_from_text(dev, c->validation_file, run->tokenizer, c->max_seq_length,
-                                    err))
+        else if (!dataset_from_text(dev, c->validation_file, run->tokenizer, length, err))
             return false;
         dev->n_sequences = limited(dev->n_sequences, c->max_eval_samples);
     }
@@ -289,15 +292,15 @@ static void announce(const struct run *run)
 static bool create_parts(struct run *run, struct zf_error *err)
 {
     struct config *c = run->config;
-    if (!refuse_what_is_not_built(c, err) || !prepare_output(run, err) ||
-        !load_tokenizer(run, err) || !configure_model(run, err) || !load_data(run, err) ||
+    if (!refuse_what_is_not_built(c, err) || !check_output(run, err) || !load_tokenizer(run, err) ||
+        !configure_model(run, err) || !load_data(run, err) ||
         (c->do_train && !config_resolve_steps(c, run->train.n_sequences, err)) ||
         !create_model(run, err))
         return false;
     if (c->do_train && !create_engine(run, err))
         return false;
     fill_eval_order(run);
-    return true;
+    return !c->output_dir || file_make_directory(c->output_dir, err);
 }
 
 bool run_create(struct run *run, struct config *config, struct comm *comm, struct zf_error *err)
@@ -318,7 +321,7 @@ void run_destroy(struct run *run)
         gpt_destroy(run->model);
         batch_free(&run->batch);
     }
-    bool view = run->n_dev && run->dev[0].set.tokens == run->train.tokens;
+    bool view = run->train.tokens && run->dev[0].set.tokens == run->train.tokens;
     for (int i = 0; i < RUN_MAX_SPLITS; i++) {
         glue_free(&run->dev[i].data);
         glue_free(&run->test[i].data);

@@ -91,6 +91,14 @@ static json_t *new_entry(const struct trainer *t)
     return entry;
 }
 
+/* Only rank 0 logs, so its fault is nobody else's to wait for. */
+static void write_entry(struct trainer *t, json_t *entry)
+{
+    struct zf_error err;
+    if (!progress_log(t->progress, entry, &err))
+        comm_abort(t->run->comm, &err);
+}
+
 static void log_step(struct trainer *t, float lr, const struct step_report *report)
 {
     struct train_state *s = &t->state;
@@ -115,7 +123,7 @@ static void log_step(struct trainer *t, float lr, const struct step_report *repo
         long samples = (long)s->step * c->train_batch_size;
         monitor_write(t->monitor, "Train/Samples/train_loss", samples, loss);
         monitor_write(t->monitor, "Train/Samples/lr", samples, lr);
-        progress_log(t->progress, entry);
+        write_entry(t, entry);
     }
     s->loss_sum = 0;
     s->loss_steps = 0;
@@ -149,7 +157,7 @@ static void evaluate_now(struct trainer *t)
     json_t *entry = new_entry(t);
     if (entry) {
         json_object_update(entry, results);
-        progress_log(t->progress, entry);
+        write_entry(t, entry);
     }
     json_decref(t->last_evaluation);
     t->last_evaluation = results;

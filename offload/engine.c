@@ -44,6 +44,7 @@ static void describe_matrices(struct engine *e)
         for (int row = 0; row < m->n_owned; row++)
             m->slot_of[row] = -1;
         e->host_elements += m->selectable ? elements(m) : 0;
+        e->defers |= m->selectable;
     }
 }
 
@@ -157,7 +158,7 @@ static void start_workers(struct engine *e)
                               .reserved_share = (float)c->reserved_cores,
                               .delay_seconds = c->worker_delay_seconds,
                               .delay_seed = c->worker_delay_seed};
-    if (e->host_elements == 0)
+    if (!e->defers)
         return;
     e->workers = worker_pool_create(&w);
     struct worker_job job = {initialise_chunk, e, e->n_tasks};
@@ -413,6 +414,11 @@ bool engine_end_step(struct engine *e, struct step_report *report, struct zf_err
                    "the gradient was not finite in %d steps in a row, the last with a learning "
                    "rate of %g: a smaller learning rate or gradient_clipping may help",
                    e->skipped_in_a_row, e->lr);
+}
+
+int engine_steps(const struct engine *e)
+{
+    return e->step;
 }
 
 void engine_finish(struct engine *e)

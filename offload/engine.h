@@ -90,6 +90,9 @@ void engine_layer_gradients_ready(struct engine *e, int layer);
 /* Fails after ten steps in a row whose gradient was not finite. */
 bool engine_end_step(struct engine *e, struct step_report *report, struct zf_error *err);
 
+/* Steps done so far, over resumes; skipped ones do not count. */
+int engine_steps(const struct engine *e);
+
 /* Closes every open window and waits until all host updates are visible: after the last step,
  * before the model is saved, so that no gradient is dropped. */
 void engine_finish(struct engine *e);

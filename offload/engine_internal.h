@@ -106,7 +106,8 @@ struct engine {
     double observed_since, observed_stall, observed_busy; /* seconds */
     int least_interval; /* with which the host keeps up; 0: not measured yet */
 
-    struct worker_pool *workers; /* NULL where no channel can be deferred */
+    bool defers;                 /* any matrix is selectable, on whatever rank its channels are */
+    struct worker_pool *workers; /* NULL where nothing is ever deferred */
     struct task *tasks;          /* all jobs have these chunks */
     int n_tasks;
     float *host_state; /* master, m, v, and windows where they are on the host */

@@ -19,7 +19,7 @@ ctest --test-dir build --output-on-failure -j1
 echo "== AddressSanitizer and UndefinedBehaviorSanitizer"
 bash scripts/build.sh build-asan -DZF_SANITIZE=address,undefined
 # Libraries' own one-time allocations are no leaks of ours: tests/lsan.supp names them.
-export LSAN_OPTIONS=suppressions=$PWD/tests/lsan.supp:print_suppressions=0
+export LSAN_OPTIONS=suppressions=$PWD/tests/lsan.supp:print_suppressions=0:fast_unwind_on_malloc=0
 ctest --test-dir build-asan --output-on-failure -j1
 
 echo "== fuzzers, ${FUZZ_SECONDS:=5} seconds each"

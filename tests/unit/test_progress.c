@@ -83,7 +83,8 @@ static struct progress *start(int first_step, bool live)
 
 static void log_loss(struct progress *p, int step, double loss)
 {
-    progress_log(p, json_pack("{s:i, s:f}", "step", step, "loss", loss));
+    struct zf_error err;
+    assert_works(progress_log(p, json_pack("{s:i, s:f}", "step", step, "loss", loss), &err), err);
 }
 
 static void a_new_run_begins_a_new_log(void **state)
