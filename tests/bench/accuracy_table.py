@@ -36,14 +36,13 @@ ROOT = pathlib.Path(__file__).resolve().parents[2]
 # the metric of the table, and its hyper-parameters.
 TASKS = {
     "sst2": ("SST-2", ["sentence"], "accuracy", {"learning_rate": 1e-3, "num_train_epochs": 2}),
-    "cola": ("CoLA", [3], "matthews_correlation",
-             {"learning_rate": 5e-4, "num_train_epochs": 6}),
+    "cola": ("CoLA", [3], "matthews_correlation", {"learning_rate": 1e-3, "num_train_epochs": 4}),
     "mrpc": ("MRPC", ["#1 String", "#2 String"], "accuracy",
-             {"learning_rate": 5e-4, "num_train_epochs": 4}),
+             {"learning_rate": 1e-3, "num_train_epochs": 2}),
     "rte": ("RTE", ["sentence1", "sentence2"], "accuracy",
-            {"learning_rate": 5e-4, "num_train_epochs": 4}),
+            {"learning_rate": 5e-4, "num_train_epochs": 2}),
     "stsb": ("STS-B", ["sentence1", "sentence2"], "pearson",
-             {"learning_rate": 1e-3, "num_train_epochs": 5}),
+             {"learning_rate": 1e-3, "num_train_epochs": 3}),
 }
 METRIC_TITLES = {"accuracy": "accuracy", "f1": "F1", "pearson": "Pearson",
                  "matthews_correlation": "Matthews"}

@@ -292,7 +292,7 @@ static void settles_evaluation(void **state)
                        "--output_dir o --resume_from_checkpoint",
                        1),
                  err);
-    assert_false(c.do_eval); /* there is nothing to evaluate on */
+    assert_true(c.do_eval); /* on a part of train_file */
     assert_string_equal(c.resume_from_checkpoint, "latest");
     config_free(&c);
     assert_works(parse_text("{\"training_arguments\": {\"resume_from_checkpoint\": true}}",
@@ -572,7 +572,7 @@ static void refuses_incomplete_runs(void **state)
          "train_file"},
         {NULL, "--task_name lm --model_name_or_path m --output_dir o --data_dir d",
          "train_file is not given: training on task lm needs a text file"},
-        {NULL, "--task_name lm --model_name_or_path m --output_dir o --train_file t --do_eval",
+        {NULL, "--task_name lm --model_name_or_path m --output_dir o --no_do_train --do_eval",
          "validation_file is not given: evaluation on task lm needs a text file"},
     };
     REFUSE(cases);
