@@ -13,7 +13,6 @@
 #include <sched.h>
 #include <stdlib.h>
 #include <string.h>
-#include <unistd.h>
 
 /* Share of a text that is held out for evaluation where there is no validation_file, as
  * run_clm.py's validation_split_percentage. */
@@ -203,7 +202,7 @@ static bool load_data(struct run *run, struct zf_error *err)
     return true;
 }
 
-/* Threads of this rank: its cores, or its share of them where the launcher binds no rank. */
+/* Threads of this rank: its share of the cores that it may run on. */
 static int count_threads(const struct run *run)
 {
     cpu_set_t cores;
@@ -212,9 +211,8 @@ static int count_threads(const struct run *run)
         return run->config->num_threads;
     if (asked && atoi(asked) > 0)
         return atoi(asked);
-    int mine = sched_getaffinity(0, sizeof cores, &cores) == 0 ? CPU_COUNT(&cores) : 1;
-    if (mine == sysconf(_SC_NPROCESSORS_ONLN))
-        mine /= comm_local_size(run->comm);
+    int shared = sched_getaffinity(0, sizeof cores, &cores) == 0 ? CPU_COUNT(&cores) : 1;
+    int mine = shared / comm_core_size(run->comm);
     return mine > 0 ? mine : 1;
 }
 
@@ -283,6 +281,12 @@ static void announce(const struct run *run)
              (double)p->n_parameters / 1e6, run->model_config.n_layer, run->model_config.n_embd,
              tokenizer_kind(run->tokenizer), tokenizer_vocab_size(run->tokenizer),
              comm_size(run->comm), run->device->name);
+    struct engine_memory memory =
+        run->engine ? engine_memory(run->engine) : (struct engine_memory){0};
+    if (memory.host_elements > 0)
+        log_info("optimizer state of up to %.2f M parameters lives on the host, in %.2f bytes each",
+                 (double)memory.host_elements / 1e6,
+                 (double)memory.host / (double)memory.host_elements);
     if (c->do_train)
         log_info("%d steps of %d examples (%d a rank x %d accumulated), %.3g epochs",
                  c->total_steps, c->train_batch_size, c->per_device_train_batch_size,

@@ -22,6 +22,10 @@ int comm_rank(const struct comm *c);
 int comm_size(const struct comm *c);
 int comm_local_rank(const struct comm *c); /* among the ranks on this machine */
 int comm_local_size(const struct comm *c);
+/* Among the ranks on this machine that may run on the same cores: all of them, unless the launcher
+ * bound each to cores of its own. */
+int comm_core_rank(const struct comm *c);
+int comm_core_size(const struct comm *c);
 
 void comm_all_reduce_f32(struct comm *c, float *data, size_t n);  /* sums in place */
 void comm_all_reduce_f64(struct comm *c, double *data, size_t n); /* sums in place */

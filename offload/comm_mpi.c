@@ -4,13 +4,14 @@
 
 #include <limits.h>
 #include <mpi.h>
+#include <sched.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
 struct comm {
     bool alone; /* one rank, MPI not initialised */
-    int rank, size, local_rank, local_size;
+    int rank, size, local_rank, local_size, core_rank, core_size;
     MPI_Request *requests; /* reductions that were begun */
     int n_requests, capacity;
 };
@@ -48,8 +49,24 @@ static bool launched(void)
 struct comm *comm_create_alone(void)
 {
     struct comm *c = zf_malloc(sizeof *c);
-    *c = (struct comm){.alone = true, .size = 1, .local_size = 1};
+    *c = (struct comm){.alone = true, .size = 1, .local_size = 1, .core_size = 1};
     return c;
+}
+
+/* Counts the ranks on this machine whose affinity mask is this rank's. */
+static void find_core_sharers(struct comm *c, MPI_Comm node)
+{
+    cpu_set_t mine, *all = zf_malloc(sizeof mine * (size_t)c->local_size);
+    CPU_ZERO(&mine);
+    sched_getaffinity(0, sizeof mine, &mine);
+    check_mpi(MPI_Allgather(&mine, sizeof mine, MPI_BYTE, all, sizeof mine, MPI_BYTE, node));
+    c->core_size = 0;
+    for (int r = 0; r < c->local_size; r++) {
+        if (r == c->local_rank)
+            c->core_rank = c->core_size;
+        c->core_size += CPU_EQUAL(&mine, &all[r]) != 0;
+    }
+    free(all);
 }
 
 struct comm *comm_create(void)
@@ -67,6 +84,7 @@ struct comm *comm_create(void)
     check_mpi(MPI_Comm_split_type(MPI_COMM_WORLD, MPI_COMM_TYPE_SHARED, 0, MPI_INFO_NULL, &node));
     check_mpi(MPI_Comm_rank(node, &c->local_rank));
     check_mpi(MPI_Comm_size(node, &c->local_size));
+    find_core_sharers(c, node);
     check_mpi(MPI_Comm_free(&node));
     return c;
 }
@@ -97,6 +115,16 @@ int comm_local_rank(const struct comm *c)
 int comm_local_size(const struct comm *c)
 {
     return c->local_size;
+}
+
+int comm_core_rank(const struct comm *c)
+{
+    return c->core_rank;
+}
+
+int comm_core_size(const struct comm *c)
+{
+    return c->core_size;
 }
 
 /* MPI counts elements in an int. */

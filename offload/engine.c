@@ -153,8 +153,8 @@ static void initialise_chunk(void *argument, int chunk)
 static void start_workers(struct engine *e)
 {
     const struct engine_config *c = &e->config;
-    struct worker_config w = {.local_rank = comm_local_rank(e->comm),
-                              .local_size = comm_local_size(e->comm),
+    struct worker_config w = {.local_rank = comm_core_rank(e->comm),
+                              .local_size = comm_core_size(e->comm),
                               .reserved_share = (float)c->reserved_cores,
                               .delay_seconds = c->worker_delay_seconds,
                               .delay_seed = c->worker_delay_seed};

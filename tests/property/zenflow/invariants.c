@@ -317,7 +317,14 @@ static void I8(void **state)
         c.accumulate = on_host ? ENGINE_ACCUMULATE_HOST : ENGINE_ACCUMULATE_DEVICE;
         problem_create(&p, seed, alone, &c);
         size_t important = 0, model = 2 * p.table.n_parameters, traffic = 0;
-        size_t all = 2 * engine_memory(p.engine).host_elements;
+        struct engine_memory memory = engine_memory(p.engine);
+        size_t all = 2 * memory.host_elements, channels = 0;
+        for (int k = 0; k < p.table.n_params; k++)
+            channels += (size_t)p.table.params[k].rows;
+        /* master, m, v and the bf16 exchange buffer; with host windows, those and staged gradients
+         */
+        assert_int_equal(memory.host,
+                         (on_host ? 20 : 14) * memory.host_elements + sizeof(uint32_t) * channels);
         for (int k = 0; k < p.table.n_params; k++) {
             const struct param *q = &p.table.params[k];
             int rows = q->kind == PARAM_MATRIX ? (int)(0.1 * q->rows + 1e-9) : 0;
