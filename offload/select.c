@@ -40,13 +40,3 @@ void select_top(const float *squared_norms, int n, int k, unsigned char *importa
         important[ranked[i].index] = 1;
     free(ranked);
 }
-
-double select_share(const float *squared_norms, int n, const unsigned char *important)
-{
-    double all = 0, held = 0;
-    for (int i = 0; i < n; i++) {
-        all += squared_norms[i];
-        held += important[i] ? squared_norms[i] : 0;
-    }
-    return all > 0 ? held / all : 1;
-}

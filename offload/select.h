@@ -9,7 +9,4 @@ int select_count(double ratio, int channels);
 /* important[i] = 1 for the k greatest of squared_norms[0..n), ties to the lower index; else 0. */
 void select_top(const float *squared_norms, int n, int k, unsigned char *important);
 
-/* The share of the sum of squared norms that the important channels hold; 1 where the sum is 0. */
-double select_share(const float *squared_norms, int n, const unsigned char *important);
-
 #endif
