@@ -127,12 +127,21 @@ void progress_step(struct progress *p, int step, double epoch, double loss, doub
     line_is_shown = true;
 }
 
+/* What is for programs to read in trainer_log.jsonl and would make a line too long for people. */
+static bool is_detail(const char *key)
+{
+    const char *unit = strrchr(key, '_');
+    return strncmp(key, "bytes_", 6) == 0 || (unit && strcmp(unit, "_seconds") == 0);
+}
+
 static void print_plainly(const json_t *entry)
 {
     const char *key;
     json_t *value;
     json_object_foreach((json_t *)entry, key, value)
     {
+        if (is_detail(key))
+            continue;
         if (json_is_integer(value))
             printf("%s %lld  ", key, (long long)json_integer_value(value));
         else if (json_is_number(value))
