@@ -9,8 +9,8 @@
 #include "data/file.h"
 #include "data/json.h"
 #include "data/log.h"
+#include "offload/cpu_cores.h"
 
-#include <sched.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -211,8 +211,8 @@ static int count_threads(const struct run *run)
         return run->config->num_threads;
     if (asked && atoi(asked) > 0)
         return atoi(asked);
-    int shared = sched_getaffinity(0, sizeof cores, &cores) == 0 ? CPU_COUNT(&cores) : 1;
-    int mine = shared / comm_core_size(run->comm);
+    cpu_cores_allowed(&cores, sizeof cores);
+    int mine = CPU_COUNT(&cores) / comm_core_size(run->comm);
     return mine > 0 ? mine : 1;
 }
 

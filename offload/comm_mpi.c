@@ -1,10 +1,10 @@
 #include "offload/comm.h"
 
 #include "data/alloc.h"
+#include "offload/cpu_cores.h"
 
 #include <limits.h>
 #include <mpi.h>
-#include <sched.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -57,8 +57,7 @@ struct comm *comm_create_alone(void)
 static void find_core_sharers(struct comm *c, MPI_Comm node)
 {
     cpu_set_t mine, *all = zf_malloc(sizeof mine * (size_t)c->local_size);
-    CPU_ZERO(&mine);
-    sched_getaffinity(0, sizeof mine, &mine);
+    cpu_cores_allowed(&mine, sizeof mine);
     check_mpi(MPI_Allgather(&mine, sizeof mine, MPI_BYTE, all, sizeof mine, MPI_BYTE, node));
     c->core_size = 0;
     for (int r = 0; r < c->local_size; r++) {

@@ -2,6 +2,7 @@
 
 #include "data/alloc.h"
 
+#include <omp.h>
 #include <sched.h>
 #include <stdbool.h>
 #include <stdio.h>
@@ -46,14 +47,30 @@ static bool has_sibling(const struct core *cores, int n, int sibling)
     return false;
 }
 
+void cpu_cores_allowed(cpu_set_t *cpus, size_t bytes)
+{
+    CPU_ZERO_S(bytes, cpus);
+    if (omp_get_proc_bind() == omp_proc_bind_false || omp_get_num_places() == 0) {
+        sched_getaffinity(0, bytes, cpus);
+        return;
+    }
+    for (int place = 0; place < omp_get_num_places(); place++) {
+        int n = omp_get_place_num_procs(place);
+        int *ids = zf_malloc(sizeof *ids * (size_t)n);
+        omp_get_place_proc_ids(place, ids);
+        for (int i = 0; i < n; i++)
+            CPU_SET_S((size_t)ids[i], bytes, cpus);
+        free(ids);
+    }
+}
+
 int cpu_cores_list(int **cpus)
 {
     const size_t set_bytes = CPU_ALLOC_SIZE(MAX_CPUS);
     cpu_set_t *allowed = zf_malloc(set_bytes);
     struct core *cores = zf_malloc(MAX_CPUS * sizeof *cores);
     int n = 0;
-    CPU_ZERO_S(set_bytes, allowed);
-    sched_getaffinity(0, set_bytes, allowed);
+    cpu_cores_allowed(allowed, set_bytes);
     for (int cpu = 0; cpu < MAX_CPUS; cpu++) {
         if (!CPU_ISSET_S((size_t)cpu, set_bytes, allowed))
             continue;

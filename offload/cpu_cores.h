@@ -2,7 +2,14 @@
 #ifndef ZF_OFFLOAD_CPU_CORES_H
 #define ZF_OFFLOAD_CPU_CORES_H
 
-/* Lists one CPU (the lowest allowed one) of each physical core in the process's affinity mask, by
+#include <sched.h>
+#include <stddef.h>
+
+/* The CPUs that the process was started on. OpenMP may have bound the calling thread to one of them
+ * since (OMP_PROC_BIND): then they are its places. */
+void cpu_cores_allowed(cpu_set_t *cpus, size_t bytes);
+
+/* Lists one CPU (the lowest allowed one) of each physical core that the process was started on, by
  * package, then by number. Returns how many; *cpus is the caller's to free. Where the system does
  * not tell its topology, each CPU is a core. */
 int cpu_cores_list(int **cpus);
