@@ -191,6 +191,15 @@ struct engine *engine_create(const struct engine_config *config, struct device *
                              struct comm *comm, const struct param_table *table, void *params,
                              float *grads, struct zf_error *err)
 {
+    int longest = config->update_interval ? config->update_interval : ENGINE_MAX_INTERVAL;
+    if (config->apply_lag > longest || longest > ENGINE_MAX_INTERVAL) {
+        zf_fail(
+            err,
+            "zero_optimization.zenflow: update_interval is %d and apply_lag %d, but windows have "
+            "at most %d steps, and a host update must be visible before the next one begins",
+            config->update_interval, config->apply_lag, ENGINE_MAX_INTERVAL);
+        return NULL;
+    }
     struct engine *e = zf_calloc(1, sizeof *e);
     e->config = *config;
     e->device = device;
@@ -320,7 +329,9 @@ static float clipping_factor(float limit, double norm)
 /* After the warm-up, windows of the configured length begin. */
 static void leave_warm_up(struct engine *e)
 {
-    int interval = e->config.update_interval ? e->config.update_interval : FIRST_AUTO_INTERVAL;
+    int first =
+        e->config.apply_lag > FIRST_AUTO_INTERVAL ? e->config.apply_lag : FIRST_AUTO_INTERVAL;
+    int interval = e->config.update_interval ? e->config.update_interval : first;
     if (e->step == e->config.full_warm_up_rounds)
         windows_begin(e, interval, e->config.apply_lag, e->step);
 }

@@ -437,6 +437,25 @@ static void non_finite(void **state)
     }
 }
 
+/* A host update must be visible before the next of its group begins. */
+static void refusals(void **state)
+{
+    (void)state;
+    static const int cases[][2] = {{3, 4}, {1, 2}, {65, 1}, {0, 65}};
+    struct zf_error err;
+    struct problem p;
+    struct engine_config c = problem_config();
+    problem_create(&p, 1, alone, &c);
+    c.topk_ratio = 0.1;
+    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
+        c.update_interval = cases[i][0];
+        c.apply_lag = cases[i][1];
+        assert_null(engine_create(&c, p.device, alone, &p.table, p.params, p.grads, &err));
+        assert_says(err, "update_interval is");
+    }
+    problem_destroy(&p);
+}
+
 /* update_interval "auto" settles on an interval of its range, and no gradient is lost on the way.
  */
 static void auto_interval(void **state)
@@ -478,6 +497,7 @@ int main(int argc, char **argv)
         cmocka_unit_test(I9),
         cmocka_unit_test(bf16_parameters),
         cmocka_unit_test(non_finite),
+        cmocka_unit_test(refusals),
         cmocka_unit_test(auto_interval),
     };
     if (argc != 2) {
