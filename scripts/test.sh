@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
-# Builds everything twice, optimised and with AddressSanitizer and UBSan, and runs all tests in both;
-# then lets each fuzzer run for a few seconds. Ends with a line of totals.
+# Builds everything optimised and with AddressSanitizer and UBSan, and runs all tests in both; the
+# engine and its workers also with ThreadSanitizer; then lets each fuzzer run for a few seconds.
 #
 #   bash scripts/test.sh              everything
 #   FUZZ_SECONDS=60 bash scripts/test.sh
@@ -21,6 +21,12 @@ bash scripts/build.sh build-asan -DZF_SANITIZE=address,undefined
 # Libraries' own one-time allocations are no leaks of ours: tests/lsan.supp names them.
 export LSAN_OPTIONS=suppressions=$PWD/tests/lsan.supp:print_suppressions=0:fast_unwind_on_malloc=0
 ctest --test-dir build-asan --output-on-failure -j1
+
+echo "== ThreadSanitizer: the engine and its workers"
+bash scripts/build.sh build-tsan -DZF_SANITIZE=thread
+# OpenMP's runtime is not instrumented, so these run without its threads.
+OMP_NUM_THREADS=1 ctest --test-dir build-tsan --output-on-failure -j1 \
+    -R '^(test_worker|zenflow_(I5|I6|I7|non_finite|auto_interval))$'
 
 echo "== fuzzers, ${FUZZ_SECONDS:=5} seconds each"
 CC=clang CXX=clang++ bash scripts/build.sh build-fuzz -DZF_FUZZ=ON
