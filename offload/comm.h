@@ -20,8 +20,6 @@ void comm_destroy(struct comm *c);
 
 int comm_rank(const struct comm *c);
 int comm_size(const struct comm *c);
-int comm_local_rank(const struct comm *c); /* among the ranks on this machine */
-int comm_local_size(const struct comm *c);
 /* Among the ranks on this machine that may run on the same cores: all of them, unless the launcher
  * bound each to cores of its own. */
 int comm_core_rank(const struct comm *c);

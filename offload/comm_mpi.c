@@ -106,16 +106,6 @@ int comm_size(const struct comm *c)
     return c->size;
 }
 
-int comm_local_rank(const struct comm *c)
-{
-    return c->local_rank;
-}
-
-int comm_local_size(const struct comm *c)
-{
-    return c->local_size;
-}
-
 int comm_core_rank(const struct comm *c)
 {
     return c->core_rank;

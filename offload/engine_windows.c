@@ -143,16 +143,16 @@ static float deferred_lr(const struct engine *e, const struct group *g)
     return e->lr * (float)(scale == ENGINE_LR_SQRT ? sqrt(g->open_steps) : scale);
 }
 
-/* The window's mean of one channel into the exchange buffer, where the host accumulates. */
-static void take_mean(const struct matrix *m, int row, int steps)
+/* One channel's place in the exchange buffer = its row of `source` (n_owned, cols) / divisor. */
+static void fill_exchange(const struct matrix *m, int row, const float *source, float divisor)
 {
     size_t at = (size_t)row * (size_t)m->cols;
     for (size_t i = at; i < at + (size_t)m->cols; i++) {
-        float mean = m->window[i] / (float)steps;
+        float value = source[i] / divisor;
         if (m->host.exchange_dtype == DTYPE_BF16)
-            ((uint16_t *)m->host.exchange)[i] = bf16_from_f32(mean);
+            ((uint16_t *)m->host.exchange)[i] = bf16_from_f32(value);
         else
-            ((float *)m->host.exchange)[i] = mean;
+            ((float *)m->host.exchange)[i] = value;
     }
 }
 
@@ -169,7 +169,7 @@ static void update_chunk(void *argument, int chunk)
         if (place_of(e, m, row) != CHANNEL_DEFERRED)
             continue;
         if (e->config.accumulate == ENGINE_ACCUMULATE_HOST)
-            take_mean(m, row, g->closing_steps);
+            fill_exchange(m, row, m->window, (float)g->closing_steps);
         host_adam_update(host_adam_best_path(), &m->host, (size_t)row, (size_t)row + 1, &rule, 1);
     }
 }
@@ -469,18 +469,6 @@ void windows_choose_interval(struct engine *e, struct step_report *report)
     windows_begin(e, chosen, e->config.apply_lag, e->step + 1);
 }
 
-/* The parameter that the host has made of a master value, as host AdamW writes it. */
-static void refill(struct matrix *m, int row)
-{
-    size_t at = (size_t)row * (size_t)m->cols;
-    for (size_t i = at; i < at + (size_t)m->cols; i++) {
-        if (m->host.exchange_dtype == DTYPE_BF16)
-            ((uint16_t *)m->host.exchange)[i] = bf16_from_f32(m->host.master[i]);
-        else
-            ((float *)m->host.exchange)[i] = m->host.master[i];
-    }
-}
-
 void windows_restore_exchange(struct engine *e)
 {
     for (int j = 0; j < e->interval; j++)
@@ -489,6 +477,6 @@ void windows_restore_exchange(struct engine *e)
             if (!m->selectable)
                 continue;
             for_each_owned(row, e, m, j, 0, m->n_owned) if (place_of(e, m, row) == CHANNEL_DEFERRED)
-                refill(m, row);
+                fill_exchange(m, row, m->host.master, 1); /* as host AdamW writes it */
         }
 }
