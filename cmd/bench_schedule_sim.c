@@ -2,7 +2,6 @@
 
 #include "data/alloc.h"
 #include "offload/schedule.h"
-#include "offload/select.h"
 
 #include <math.h>
 #include <stdio.h>
@@ -104,7 +103,7 @@ static void add_share(struct share *s, const struct sim_policy *policy, const st
                       int index, struct range rows)
 {
     bool selectable = p->kind == PARAM_MATRIX && policy->topk_ratio < 1;
-    int k = selectable ? select_count(policy->topk_ratio, p->rows) : p->rows;
+    int k = selectable ? schedule_important(policy->topk_ratio, p->rows) : p->rows;
     double kept = (double)k / p->rows, n = (double)(rows.last - rows.first) * p->cols;
     s->all += n;
     s->selectable += selectable ? n : 0;

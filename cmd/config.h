@@ -13,8 +13,8 @@
  *     and --config_name the file's model_name_or_path.
  *
  * Each key, with its default, range and help, is one row of the table in config_table.c. This room
- * checks that a configuration makes sense; whether a feature is built (CUDA, ZenFlow) is for the
- * training loop to say. Paths are relative to the current directory. */
+ * checks that a configuration makes sense; whether there is such a device is for the run to say.
+ * Paths are relative to the current directory. */
 #ifndef ZF_CMD_CONFIG_H
 #define ZF_CMD_CONFIG_H
 
@@ -127,12 +127,13 @@ struct config {
     int seed;
     enum config_device device;
     int num_threads; /* 0: as many as there are cores for this rank */
-    bool bf16;
+    bool bf16;       /* a run on a GPU sets it */
 
     /* batches: train_batch_size = per_device_train_batch_size * gradient_accumulation_steps * ranks
      */
     int train_batch_size, per_device_train_batch_size, gradient_accumulation_steps;
     int per_device_eval_batch_size;
+    bool gradient_checkpointing; /* backward computes each block's activations again */
 
     /* optimizer */
     enum optimizer_type optimizer_type;

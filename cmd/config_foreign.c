@@ -74,7 +74,7 @@ static const struct config_foreign special[] = {
 static const char ignored_arguments[] =
     "optim_args optim_target_modules lr_scheduler_kwargs average_tokens_across_devices "
     "bf16_full_eval fp16_full_eval fp16_opt_level half_precision_backend tf32 "
-    "gradient_checkpointing gradient_checkpointing_kwargs activation_checkpointing "
+    "gradient_checkpointing_kwargs activation_checkpointing "
     "activation_checkpointing_kwargs torch_compile torch_compile_backend torch_compile_mode "
     "torch_empty_cache_steps use_liger_kernel liger_kernel_config use_cache logging_dir "
     "logging_nan_inf_filter log_on_each_node log_level log_level_replica "

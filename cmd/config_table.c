@@ -79,7 +79,7 @@ const struct config_key config_table[] = {
     {SAME("seed", "seed")},
     {ARG_CHOICE(device, "auto|cpu|cuda", "auto", "what computes; auto: a GPU if there is one")},
     {ARG_INT(num_threads, "0", 0, "threads of each rank; 0: its share of the cores")},
-    {ARG_BOOL(bf16, "false", "parameters and activations in bf16 on the device")},
+    {ARG_BOOL(bf16, "false", "parameters in bf16, with fp32 masters; always so on a GPU")},
     {SAME("bf16.enabled", "bf16")},
 
     {HEADING("Batches")},
@@ -90,6 +90,9 @@ const struct config_key config_table[] = {
     {ARG_INT(gradient_accumulation_steps, "1", 1, "micro-batches in an optimizer step")},
     {SAME("gradient_accumulation_steps", "gradient_accumulation_steps")},
     {ARG_INT(per_device_eval_batch_size, "8", 1, "examples in a rank's batch of evaluation")},
+    {ARG_BOOL(
+        gradient_checkpointing, "false",
+        "keep less of forward and compute it again in backward: less memory, the same result")},
 
     {HEADING("Optimizer")},
     {DS_CHOICE("optimizer.type", optimizer_type, "AdamW|Adam", "AdamW",

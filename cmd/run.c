@@ -1,8 +1,10 @@
 #include "cmd/run.h"
 
 #include "cmd/checkpoint.h"
+#include "cmd/config_table.h"
 #include "cmd/engine_settings.h"
 #include "cmd/evaluate.h"
+#include "cmd/memory_plan.h"
 #include "cmd/progress.h"
 #include "cmd/train.h"
 #include "data/alloc.h"
@@ -17,14 +19,6 @@
 /* Share of a text that is held out for evaluation where there is no validation_file, as
  * run_clm.py's validation_split_percentage. */
 #define HELD_OUT_PERCENT 5
-
-static bool refuse_what_is_not_built(const struct config *c, struct zf_error *err)
-{
-    if (c->device == CONFIG_DEVICE_CUDA)
-        return zf_fail(err, "device is \"cuda\", but this build has the CPU device only: use "
-                            "\"cpu\" or \"auto\"");
-    return true;
-}
 
 /* output_dir must be one that this run may write into. It is made when nothing else can fail. */
 static bool check_output(const struct run *run, struct zf_error *err)
@@ -226,16 +220,55 @@ static int longest(const struct run *run)
     return n;
 }
 
+/* Whether every rank is to compute on a GPU, and can. */
+static bool wants_cuda(const struct run *run)
+{
+    enum config_device device = run->config->device;
+    bool here =
+        device == CONFIG_DEVICE_CUDA || (device == CONFIG_DEVICE_AUTO && device_cuda_count() > 0);
+    return comm_max(run->comm, !here) == 0;
+}
+
+int run_ranks_on_device(const struct run *run)
+{
+    int ranks = comm_local_size(run->comm), devices = device_cuda_count();
+    return devices > 0 ? (ranks + devices - 1) / devices : ranks;
+}
+
+/* One GPU for each rank of this machine, shared in turn where there are fewer. Collective. */
+static bool choose_device(struct run *run, struct zf_error *err)
+{
+    struct config *c = run->config;
+    run->device =
+        device_cpu(count_threads(run)); /* its threads serve the host's part in any case */
+    if (!wants_cuda(run))
+        return true;
+    int devices = device_cuda_count();
+    struct zf_error reason;
+    run->device = device_cuda(devices > 0 ? comm_local_rank(run->comm) % devices : 0, &reason);
+    bool ok =
+        run->device || zf_fail(err, "device is \"%s\", but %.900s",
+                               c->device == CONFIG_DEVICE_CUDA ? "cuda" : "auto", reason.text);
+    if (!comm_all_ok(run->comm, ok, err))
+        return false;
+    if (run_ranks_on_device(run) > 1)
+        log_warn("%d ranks of this machine share %d GPU(s)", comm_local_size(run->comm), devices);
+    if (run->device->dtype == DTYPE_BF16 && !c->bf16) {
+        if (config_is_given(c, "bf16"))
+            log_info("bf16 is false, but parameters are bf16 on this device");
+        c->bf16 = true;
+    }
+    return true;
+}
+
 static bool create_model(struct run *run, struct zf_error *err)
 {
     const struct config *c = run->config;
-    int seqs = c->do_train ? c->per_device_train_batch_size : 0;
+    struct model_size size = model_size(c, longest(run));
     bool head_is_new = false;
-    if ((c->do_eval || c->do_predict) && seqs < c->per_device_eval_batch_size)
-        seqs = c->per_device_eval_batch_size;
-    run->device = device_cpu(count_threads(run));
-    run->model = gpt_create(run->device, &run->model_config, seqs * longest(run), seqs);
-    batch_init(&run->batch, seqs * longest(run), seqs);
+    run->model =
+        gpt_create(run->device, &run->model_config, size.max_tokens, size.max_seqs, size.mode);
+    batch_init(&run->batch, size.max_tokens, size.max_seqs);
     if (!c->model_name_or_path) {
         gpt_init_weights(run->model, (uint64_t)c->seed);
         return true;
@@ -293,15 +326,19 @@ static void announce(const struct run *run)
                  c->gradient_accumulation_steps, (double)c->total_steps / c->steps_per_epoch);
 }
 
-static bool create_parts(struct run *run, struct zf_error *err)
+/* What a run is given: everything that can be wrong with it is found here. */
+static bool read_input(struct run *run, struct zf_error *err)
 {
     struct config *c = run->config;
-    if (!refuse_what_is_not_built(c, err) || !check_output(run, err) || !load_tokenizer(run, err) ||
-        !configure_model(run, err) || !load_data(run, err) ||
-        (c->do_train && !config_resolve_steps(c, run->train.n_sequences, err)) ||
-        !create_model(run, err))
-        return false;
-    if (c->do_train && !create_engine(run, err))
+    return check_output(run, err) && load_tokenizer(run, err) && configure_model(run, err) &&
+           load_data(run, err) &&
+           (!c->do_train || config_resolve_steps(c, run->train.n_sequences, err));
+}
+
+static bool create_parts(struct run *run, struct zf_error *err)
+{
+    const struct config *c = run->config;
+    if (!create_model(run, err) || (c->do_train && !create_engine(run, err)))
         return false;
     fill_eval_order(run);
     return !c->output_dir || file_make_directory(c->output_dir, err);
@@ -310,8 +347,10 @@ static bool create_parts(struct run *run, struct zf_error *err)
 bool run_create(struct run *run, struct config *config, struct comm *comm, struct zf_error *err)
 {
     *run = (struct run){.config = config, .comm = comm, .task = config->task};
-    bool ok = create_parts(run, err);
-    if (!comm_all_ok(comm, ok, err))
+    if (!comm_all_ok(comm, read_input(run, err), err) || !choose_device(run, err))
+        return false;
+    comm_attach(comm, run->device); /* before the plan: NCCL takes device memory of its own */
+    if (!memory_plan(run, longest(run), err) || !comm_all_ok(comm, create_parts(run, err), err))
         return false;
     announce(run);
     return true;

@@ -51,27 +51,38 @@ static struct step_examples examples_of_step(struct trainer *t, int step)
     return e;
 }
 
+static void before_layer(void *context, int layer)
+{
+    engine_before_layer(context, layer);
+}
+
 static void gradients_ready(void *context, int layer)
 {
     engine_layer_gradients_ready(context, layer);
 }
 
-/* Forward and backward of a whole step on this rank; returns the mean loss over all ranks. */
-static double run_micro_batches(struct trainer *t, const struct step_examples *examples, int step)
+/* Puts forward and backward of a whole step on this rank's device. */
+static void run_micro_batches(struct trainer *t, const struct step_examples *examples, int step)
 {
     struct run *run = t->run;
     const struct config *c = run->config;
-    const struct gpt_hooks hooks = {.context = run->engine, .gradients_ready = gradients_ready};
-    double loss = 0;
+    const struct gpt_hooks hooks = {
+        .context = run->engine, .before_layer = before_layer, .gradients_ready = gradients_ready};
     for (int m = 0; m < c->gradient_accumulation_steps; m++) {
         struct slice s = sampler_slice(examples->count, c->per_device_train_batch_size,
                                        comm_size(run->comm), comm_rank(run->comm), m);
         batch_fill(&run->batch, &run->train, examples->index + s.first, s.count, s.first,
                    run->task->n_labels);
-        loss += gpt_train(run->model, &run->batch, 1.0f / (float)examples->items, (uint32_t)c->seed,
-                          (uint32_t)step, m == c->gradient_accumulation_steps - 1, &hooks);
+        gpt_train(run->model, &run->batch, 1.0f / (float)examples->items, (uint32_t)c->seed,
+                  (uint32_t)step, m == c->gradient_accumulation_steps - 1, &hooks);
     }
-    comm_all_reduce_f64(run->comm, &loss, 1);
+}
+
+/* The step's mean loss over all ranks. The host waits for the device here. */
+static double take_loss(const struct trainer *t, const struct step_examples *examples)
+{
+    double loss = gpt_take_loss(t->run->model);
+    comm_all_reduce_f64(t->run->comm, &loss, 1);
     return loss / (double)examples->items;
 }
 
@@ -151,6 +162,7 @@ static void evaluate_now(struct trainer *t)
 {
     struct run *run = t->run;
     json_t *results = json_object();
+    engine_settle(run->engine);
     for (int i = 0; i < run->n_dev; i++)
         evaluate_split(run, &run->dev[i], results);
     note_best(t, results);
@@ -181,10 +193,11 @@ static bool train_step(struct trainer *t, struct zf_error *err)
     double start = clock_seconds();
     struct step_examples examples = examples_of_step(t, s->step);
     engine_begin_step(run->engine, lr);
-    double loss = run_micro_batches(t, &examples, s->step);
+    run_micro_batches(t, &examples, s->step);
     trace_span(run->trace, TRACE_DEVICE, 0, "forward and backward", start, clock_seconds());
     if (!engine_end_step(run->engine, &report, err))
         return false;
+    double loss = take_loss(t, &examples);
     telemetry_add(&t->telemetry, &report, clock_seconds() - start);
     s->step++;
     if (report.skipped) {
@@ -201,7 +214,10 @@ static bool train_step(struct trainer *t, struct zf_error *err)
     log_step(t, lr, &report);
     if (run->n_dev && is_due(c, c->eval_strategy, c->eval_steps, s->step))
         evaluate_now(t);
-    return !is_due(c, c->save_strategy, c->save_steps, s->step) || checkpoint_save(run, s, err);
+    if (!is_due(c, c->save_strategy, c->save_steps, s->step))
+        return true;
+    engine_settle(run->engine);
+    return checkpoint_save(run, s, err);
 }
 
 /* As run_glue.py: an output_dir that holds checkpoints is gone on with, unless it may be

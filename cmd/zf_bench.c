@@ -1,6 +1,8 @@
 /* zf-bench: measures or simulates what decides the trainer's speed, one subcommand each. */
 #include "cmd/bench_adam.h"
+#include "cmd/bench_kernels.h"
 #include "cmd/bench_schedule.h"
+#include "cmd/bench_train.h"
 
 #include <stdio.h>
 #include <string.h>
@@ -12,6 +14,8 @@ struct benchmark {
 
 static const struct benchmark benchmarks[] = {
     {"adam", "host AdamW's bandwidth beside a STREAM-like triad's, by thread count", bench_adam},
+    {"kernels", "each operator's time and its share of the device's own limits", bench_kernels},
+    {"train", "synthetic training steps, with --compare under each offloading method", bench_train},
     {"schedule", "simulates steps under offloading on machines that are not here", bench_schedule},
 };
 static const size_t n_benchmarks = sizeof benchmarks / sizeof *benchmarks;

@@ -23,11 +23,11 @@ static inline float bf16_to_f32(uint16_t half)
     return x;
 }
 
-/* sum[i] += addend[i] */
-static inline void bf16_add(float *sum, const uint16_t *addend, size_t n)
+/* sum[i] += factor * addend[i] */
+static inline void bf16_add(float *sum, const uint16_t *addend, float factor, size_t n)
 {
     for (size_t i = 0; i < n; i++)
-        sum[i] += bf16_to_f32(addend[i]);
+        sum[i] += factor * bf16_to_f32(addend[i]);
 }
 
 #endif

@@ -6,17 +6,25 @@
 
 #include <stdint.h>
 
+#ifdef __CUDACC__
+#define ZF_HOST_DEVICE __host__ __device__
+#else
+#define ZF_HOST_DEVICE
+#endif
+
 struct philox {
     uint32_t v[4];
 };
 
-static inline struct philox philox4x32(struct philox counter, uint32_t key0, uint32_t key1)
+ZF_HOST_DEVICE static inline struct philox philox4x32(struct philox counter, uint32_t key0,
+                                                      uint32_t key1)
 {
     for (int round = 0; round < 10; round++) {
         uint64_t a = (uint64_t)0xD2511F53u * counter.v[0];
         uint64_t b = (uint64_t)0xCD9E8D57u * counter.v[2];
-        counter = (struct philox){{(uint32_t)(b >> 32) ^ counter.v[1] ^ key0, (uint32_t)b,
-                                   (uint32_t)(a >> 32) ^ counter.v[3] ^ key1, (uint32_t)a}};
+        struct philox next = {{(uint32_t)(b >> 32) ^ counter.v[1] ^ key0, (uint32_t)b,
+                               (uint32_t)(a >> 32) ^ counter.v[3] ^ key1, (uint32_t)a}};
+        counter = next;
         key0 += 0x9E3779B9u;
         key1 += 0xBB67AE85u;
     }
@@ -24,7 +32,7 @@ static inline struct philox philox4x32(struct philox counter, uint32_t key0, uin
 }
 
 /* [0, 1), with 24 random bits, exact in float. */
-static inline float philox_uniform(uint32_t bits)
+ZF_HOST_DEVICE static inline float philox_uniform(uint32_t bits)
 {
     return (float)(bits >> 8) * 0x1p-24f;
 }

@@ -21,6 +21,7 @@ struct pass {
     bool training;
     uint32_t seed, step; /* of the dropouts */
     const struct gpt_hooks *hooks;
+    float *logits; /* evaluation: (n_seqs, num_labels) in host memory, where they go, or NULL */
 };
 
 static struct pass pass_begin(struct gpt *m, const struct batch *batch)
@@ -138,9 +139,18 @@ static void norm_backward(const struct pass *p, void *d_x, void *d_branch, const
 
 /* Forward. */
 
-/* x: (n, C) the residual stream; buffers.branch what the block before left to add to it, unless
- * this is the first. Leaves its own x_2 and branch. */
-static void block_forward(const struct pass *p, int block, const void *x)
+/* The first norm. x: (n, C) the residual stream;  branch: what the block before left to add to it,
+ * or NULL. */
+static void block_begin(const struct pass *p, int block, const void *x, const void *branch)
+{
+    struct gpt_block *a = block_memory(p, block);
+    norm_forward(p, a->x_1, a->ln_1, a->mean_1, a->rstd_1, x, branch, &p->m->batch.rows,
+                 gpt_block_param(block, LN_1_WEIGHT),
+                 branch ? block_dropout(p, block - 1, DROP_MLP_RESIDUAL) : (struct dropout){0});
+}
+
+/* From there to the activation. Leaves its x_2. */
+static void block_inner(const struct pass *p, int block)
 {
     struct gpt *m = p->m;
     const struct gpt_config *c = &m->config;
@@ -149,9 +159,6 @@ static void block_forward(const struct pass *p, int block, const void *x)
     const struct token_rows *rows = &m->batch.rows, *tail = rows_after_attention(m, block);
     int C = c->n_embd;
 
-    norm_forward(p, a->x_1, a->ln_1, a->mean_1, a->rstd_1, x, block > 0 ? t->branch : NULL, rows,
-                 gpt_block_param(block, LN_1_WEIGHT),
-                 block > 0 ? block_dropout(p, block - 1, DROP_MLP_RESIDUAL) : (struct dropout){0});
     linear_forward(p, a->qkv, a->ln_1, gpt_block_param(block, QKV_WEIGHT), rows->n_tokens, ACT_NONE,
                    NULL);
     p->ops->attention_forward(p->stream, a->att, a->lse, a->qkv, rows, c->n_head, C / c->n_head,
@@ -169,8 +176,28 @@ static void block_forward(const struct pass *p, int block, const void *x)
                  block_dropout(p, block, DROP_ATTENTION_RESIDUAL));
     linear_forward(p, a->fc, a->ln_2, gpt_block_param(block, FC_WEIGHT), tail->n_tokens,
                    c->activation_function, p->training ? a->fc_before_act : NULL);
-    linear_forward(p, t->branch, a->fc, gpt_block_param(block, MLP_PROJ_WEIGHT), tail->n_tokens,
-                   ACT_NONE, NULL);
+}
+
+/* x: (n, C) the residual stream; buffers.branch what the block before left to add to it, unless
+ * this is the first. Leaves its own x_2 and branch. */
+static void block_forward(const struct pass *p, int block, const void *x)
+{
+    struct gpt *m = p->m;
+    block_begin(p, block, x, block > 0 ? m->buffers.branch : NULL);
+    block_inner(p, block);
+    linear_forward(p, m->buffers.branch, block_memory(p, block)->fc,
+                   gpt_block_param(block, MLP_PROJ_WEIGHT),
+                   rows_after_attention(m, block)->n_tokens, ACT_NONE, NULL);
+}
+
+/* Before its backward pass: all that block_forward left but x_1, which is still there, and the
+ * branch, which is no longer needed. The last block's memory nobody has used since. */
+static void block_recompute(const struct pass *p, int block)
+{
+    if (p->m->mode != GPT_TRAIN_RECOMPUTE || block == p->m->config.n_layer - 1)
+        return;
+    block_begin(p, block, block_memory(p, block)->x_1, NULL);
+    block_inner(p, block);
 }
 
 /* Up to buffers.ln_f: (n, C) for language modelling, (n_seqs, C) for the other heads. */
@@ -214,15 +241,13 @@ static void head_forward(const struct pass *p, const void *y, int n, int outputs
                                     .c_is_f32 = true});
 }
 
-/* With the logits' gradient in their place:  dy = dlogits W^T;  dW += y^T dlogits. */
+/* From the logits' gradient:  dy = dlogits W^T;  dW += y^T dlogits. */
 static void head_backward(const struct pass *p, void *dy, const void *y, int n, int outputs)
 {
     const struct gpt *m = p->m;
     const struct gpt_buffers *t = &m->buffers;
     bool tied = gpt_is_tied(&m->config);
     int weight = head_weight(m), C = m->config.n_embd;
-    if (t->d_logits != (void *)t->logits)
-        p->ops->from_f32(p->stream, t->d_logits, t->logits, (size_t)n * (size_t)outputs);
     p->ops->matmul(p->stream, gpt_gradient(m, weight), tied ? t->d_logits : y,
                    tied ? y : t->d_logits,
                    &(struct matmul){.m = tied ? outputs : C,
@@ -235,6 +260,12 @@ static void head_backward(const struct pass *p, void *dy, const void *y, int n, 
                    &(struct matmul){.m = n, .n = C, .k = outputs, .trans_b = !tied});
 }
 
+/* Where the loss leaves the logits' gradient; NULL: it is not wanted. */
+static void *logits_gradient(const struct pass *p)
+{
+    return p->training ? p->m->buffers.d_logits : NULL;
+}
+
 /* The last tokens' head. */
 static void score_head(const struct pass *p, float scale)
 {
@@ -242,14 +273,17 @@ static void score_head(const struct pass *p, float scale)
     const struct gpt_buffers *t = &m->buffers;
     int n = m->batch.last.n_tokens, outputs = m->config.num_labels;
     head_forward(p, t->ln_f, n, outputs);
+    if (p->logits && n > 0) /* before the loss, which may overwrite them */
+        m->device->copy(p->stream, p->logits, t->logits,
+                        (size_t)n * (size_t)outputs * sizeof(float));
     if (!m->batch.targets)
         return;
     if (m->config.head == GPT_HEAD_REGRESS)
-        p->ops->squared_error(p->stream, t->losses, t->logits, m->batch.targets, n, scale,
-                              p->training);
+        p->ops->squared_error(p->stream, t->losses, logits_gradient(p), t->logits, m->batch.targets,
+                              n, scale);
     else
-        p->ops->cross_entropy(p->stream, t->losses, t->logits, m->batch.targets, n, outputs, scale,
-                              p->training);
+        p->ops->cross_entropy(p->stream, t->losses, logits_gradient(p), t->logits, m->batch.targets,
+                              n, outputs, scale);
     if (p->training)
         head_backward(p, t->d_y, t->ln_f, n, outputs);
 }
@@ -263,13 +297,13 @@ static void lm_head(const struct pass *p, float scale)
     const int *targets = m->batch.targets;
     if (!targets)
         return;
-    for (int first = 0; first < n; first += GPT_HEAD_CHUNK) {
-        int rows = n - first < GPT_HEAD_CHUNK ? n - first : GPT_HEAD_CHUNK;
+    for (int first = 0; first < n; first += m->head_chunk) {
+        int rows = n - first < m->head_chunk ? n - first : m->head_chunk;
         size_t at = (size_t)first * (size_t)m->config.n_embd;
         const void *y = gpt_at(m, t->ln_f, at);
         head_forward(p, y, rows, vocab);
-        p->ops->cross_entropy(p->stream, t->losses + first, t->logits, targets + first, rows, vocab,
-                              scale, p->training);
+        p->ops->cross_entropy(p->stream, t->losses + first, logits_gradient(p), t->logits,
+                              targets + first, rows, vocab, scale);
         if (p->training)
             head_backward(p, gpt_at(m, t->d_y, at), y, rows, vocab);
     }
@@ -283,20 +317,14 @@ static void head(const struct pass *p, float scale)
         score_head(p, scale);
 }
 
-/* Waits for the device and sums the losses that the head left. */
-static double sum_losses(const struct pass *p)
+/* Adds the losses that the head left to one of the sums, and begins to copy that to the host. */
+static void sum_losses(const struct pass *p, enum gpt_loss which)
 {
     const struct gpt *m = p->m;
     int n = m->config.head == GPT_HEAD_LM ? m->batch.rows.n_tokens : m->batch.last.n_tokens;
-    double sum = 0;
-    if (!m->batch.targets)
-        n = 0;
-    if (n > 0)
-        m->device->copy(p->stream, m->losses_host, m->buffers.losses, (size_t)n * sizeof(float));
-    m->device->stream_wait(p->stream);
-    for (int i = 0; i < n; i++)
-        sum += (double)m->losses_host[i];
-    return sum;
+    if (m->batch.targets)
+        p->ops->add_sum(p->stream, m->losses + which, m->buffers.losses, n);
+    m->device->copy(p->stream, m->losses_host + which, m->losses + which, sizeof(double));
 }
 
 /* Backward. */
@@ -353,8 +381,10 @@ static void model_backward(const struct pass *p, bool last)
                   gpt_final_param(m, LN_F_WEIGHT),
                   block_dropout(p, n_blocks - 1, DROP_MLP_RESIDUAL));
     for (int layer = n_blocks + 1; layer > 0; layer--) {
-        if (layer <= n_blocks)
+        if (layer <= n_blocks) {
+            block_recompute(p, layer - 1);
             block_backward(p, layer - 1);
+        }
         if (report)
             p->hooks->gradients_ready(p->hooks->context, layer);
     }
@@ -367,19 +397,22 @@ static void model_backward(const struct pass *p, bool last)
 
 double gpt_evaluate(struct gpt *model, const struct batch *batch, float *logits)
 {
+    struct device *d = model->device;
     struct pass p = pass_begin(model, batch);
+    p.logits = logits;
+    d->zero(p.stream, model->losses + GPT_LOSS_EVALUATE, sizeof(double));
     model_forward(&p);
     head(&p, 1);
-    if (logits && batch->n_seqs > 0)
-        model->device->copy(p.stream, logits, model->buffers.logits,
-                            (size_t)batch->n_seqs * (size_t)model->config.num_labels *
-                                sizeof(float));
-    return sum_losses(&p);
+    sum_losses(&p, GPT_LOSS_EVALUATE);
+    gpt_release_batch(model);
+    d->stream_wait(p.stream);
+    return model->losses_host[GPT_LOSS_EVALUATE];
 }
 
-double gpt_train(struct gpt *model, const struct batch *batch, float scale, uint32_t seed,
-                 uint32_t step, bool last, const struct gpt_hooks *hooks)
+void gpt_train(struct gpt *model, const struct batch *batch, float scale, uint32_t seed,
+               uint32_t step, bool last, const struct gpt_hooks *hooks)
 {
+    assert(model->mode != GPT_EVALUATE);
     struct pass p = pass_begin(model, batch);
     assert(batch->n_seqs == 0 || model->batch.targets);
     p.training = true;
@@ -388,6 +421,21 @@ double gpt_train(struct gpt *model, const struct batch *batch, float scale, uint
     p.hooks = hooks;
     model_forward(&p);
     head(&p, scale);
+    sum_losses(&p, GPT_LOSS_TRAIN);
+    model->device->event_record(model->loss_copied, p.stream);
+    model->loss_is_due = true;
     model_backward(&p, last);
-    return sum_losses(&p);
+    gpt_release_batch(model);
+}
+
+double gpt_take_loss(struct gpt *model)
+{
+    struct device *d = model->device;
+    if (!model->loss_is_due)
+        return 0;
+    d->event_wait(model->loss_copied);
+    double sum = model->losses_host[GPT_LOSS_TRAIN];
+    d->zero(d->compute, model->losses + GPT_LOSS_TRAIN, sizeof(double));
+    model->loss_is_due = false;
+    return sum;
 }

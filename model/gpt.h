@@ -6,6 +6,7 @@
 
 #include "data/batch.h"
 #include "data/error.h"
+#include "model/arena.h"
 #include "model/device.h"
 #include "model/ops.h"
 #include "model/params.h"
@@ -45,17 +46,30 @@ bool gpt_config_save(const struct gpt_config *config, const char *directory,
 
 struct gpt; /* parameters, gradients and activations of one model on one device */
 
+/* What a model is for. */
+enum gpt_mode {
+    GPT_EVALUATE,        /* gpt_evaluate alone: no gradients, one block's activations */
+    GPT_TRAIN,           /* both; every block's activations are kept for backward */
+    GPT_TRAIN_RECOMPUTE, /* both; of each block only what enters it is kept, and backward computes
+                            the rest again (gradient checkpointing). The same bits */
+};
+
 /* Memory for micro-batches of up to max_tokens tokens in max_seqs sequences. Parameters are
  * not initialised, gradients are zero. `config` is copied. */
 struct gpt *gpt_create(struct device *device, const struct gpt_config *config, int max_tokens,
-                       int max_seqs);
+                       int max_seqs, enum gpt_mode mode);
+/* Adds the device memory that gpt_create with these arguments will take. */
+void gpt_measure(struct device *device, const struct gpt_config *config, int max_tokens,
+                 int max_seqs, enum gpt_mode mode, struct memory_use *use);
+/* The parameters of such a model; release with params_free. */
+struct param_table gpt_param_table(const struct gpt_config *config);
 void gpt_destroy(struct gpt *model);
 
 struct device *gpt_device(const struct gpt *model);
 const struct gpt_config *gpt_get_config(const struct gpt *model);
 const struct param_table *gpt_params(const struct gpt *model);
 void *gpt_param_data(struct gpt *model); /* (n_elements) of the device's dtype */
-float *gpt_grad_data(struct gpt *model); /* (n_elements) fp32, in device memory */
+float *gpt_grad_data(struct gpt *model); /* (n_elements) fp32, in device memory; NULL: evaluation */
 
 /* Transformers' initialisation: normal(0, initializer_range), residual projections divided by
  * sqrt(2 n_layer), norms 1, biases 0. A function of seed and the parameter's name alone. */
@@ -80,15 +94,21 @@ struct gpt_hooks {
 
 /* Evaluation: logits: (n_seqs, num_labels) in host memory, or NULL; never for language modelling.
  * Returns the sum of the items' losses: 0 where the batch has neither targets nor scores, or all
- * targets are TARGET_IGNORE. No dropout. */
+ * targets are TARGET_IGNORE. No dropout. The host waits for the device. */
 double gpt_evaluate(struct gpt *model, const struct batch *batch, float *logits);
 
 /* Training: forward and backward of one micro-batch with dropout of this (seed, step). Gradients of
  * scale * (sum of the items' losses) are added to the gradient array; scale is usually one over the
- * items of the whole step. Returns the sum of the items' losses, unscaled.
+ * items of the whole step.
+ * All of it is put on the compute stream. The host waits for the micro-batch before the last one at
+ * most; the batch may be reused at once.
  * hooks: gradients_ready is called only in a call where `last` is true, the step's last micro-batch
  * on this rank; the batch may be empty. */
-double gpt_train(struct gpt *model, const struct batch *batch, float scale, uint32_t seed,
-                 uint32_t step, bool last, const struct gpt_hooks *hooks);
+void gpt_train(struct gpt *model, const struct batch *batch, float scale, uint32_t seed,
+               uint32_t step, bool last, const struct gpt_hooks *hooks);
+
+/* The sum of the losses, unscaled, of all items that gpt_train was given since the last call. The
+ * host waits until the device knows the last micro-batch's, which is before its backward pass. */
+double gpt_take_loss(struct gpt *model);
 
 #endif

@@ -1,4 +1,4 @@
-/* A model's parameter table and memory, and the way of a batch into it. */
+/* A model's parameter table and memory. */
 #include "model/gpt_state.h"
 
 #include "data/alloc.h"
@@ -7,7 +7,6 @@
 #include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
-#include <string.h>
 
 /* The parameter table. */
 
@@ -58,8 +57,9 @@ static void add_block(struct param_table *t, const struct gpt_config *c, int blo
                residual);
 }
 
-static void add_params(struct param_table *t, const struct gpt_config *c)
+struct param_table gpt_param_table(const struct gpt_config *c)
 {
+    struct param_table table = {0}, *t = &table;
     int C = c->n_embd, last = c->n_layer + 1;
     add_matrix(t, "transformer.wte.weight", c->vocab_size, C, 0, c->initializer_range);
     add_matrix(t, "transformer.wpe.weight", c->n_positions, C, 0, c->initializer_range);
@@ -67,74 +67,111 @@ static void add_params(struct param_table *t, const struct gpt_config *c)
         add_block(t, c, i);
     add_norm(t, "transformer.ln_f", C, last);
     if (gpt_is_tied(c))
-        return;
+        return table;
     bool lm = c->head == GPT_HEAD_LM;
     struct param *head = params_add(t, lm ? "lm_head.weight" : "score.weight", PARAM_MATRIX, C,
                                     lm ? c->vocab_size : c->num_labels, last);
     head->init_std = c->initializer_range;
     head->transposed = true;
+    return table;
 }
 
 /* Memory. */
 
-/* Hands out consecutive pieces; with base NULL it only measures. */
-struct arena {
-    char *base;
-    size_t used;
-};
-
-static void *take(struct arena *a, size_t count, size_t element_bytes)
+/* One block's arrays: the shapes are those of gpt_state.h. */
+static struct gpt_block place_block(const struct gpt *m, struct arena *a)
 {
-    char *piece = a->base ? a->base + a->used : NULL;
-    a->used += (count * element_bytes + 63) / 64 * 64;
-    return piece;
+    size_t n = (size_t)m->max_tokens, C = (size_t)m->config.n_embd;
+    size_t I = (size_t)m->config.n_inner, H = (size_t)m->config.n_head;
+    size_t bytes = dtype_size(m->device->dtype), f32 = sizeof(float);
+    size_t *use = &a->use.activations;
+    return (struct gpt_block){
+        .x_1 = arena_take(a, use, n * C, bytes),
+        .ln_1 = arena_take(a, use, n * C, bytes),
+        .mean_1 = arena_take(a, use, n, f32),
+        .rstd_1 = arena_take(a, use, n, f32),
+        .qkv = arena_take(a, use, n * 3 * C, bytes),
+        .att = arena_take(a, use, n * C, bytes),
+        .lse = arena_take(a, use, n * H, f32),
+        .x_2 = arena_take(a, use, n * C, bytes),
+        .ln_2 = arena_take(a, use, n * C, bytes),
+        .mean_2 = arena_take(a, use, n, f32),
+        .rstd_2 = arena_take(a, use, n, f32),
+        .fc_before_act = m->mode == GPT_EVALUATE ? NULL : arena_take(a, use, n * I, bytes),
+        .fc = arena_take(a, use, n * I, bytes),
+    };
 }
 
-/* Places every array of the forward and backward pass: the shapes are those of gpt_state.h. */
-static void place_arrays(struct gpt *m, struct arena *a)
+static void place_blocks(struct gpt *m, struct arena *a)
+{
+    size_t x_elements = (size_t)m->max_tokens * (size_t)m->config.n_embd;
+    for (int i = 0; i < m->config.n_layer; i++) {
+        m->blocks[i] = i == 0 || m->mode == GPT_TRAIN ? place_block(m, a) : m->blocks[0];
+        if (i > 0 && m->mode == GPT_TRAIN_RECOMPUTE)
+            m->blocks[i].x_1 =
+                arena_take(a, &a->use.activations, x_elements, dtype_size(m->device->dtype));
+    }
+}
+
+static size_t count_logits(const struct gpt *m)
 {
     const struct gpt_config *c = &m->config;
-    size_t n = (size_t)m->max_tokens, s = (size_t)m->max_seqs, C = (size_t)c->n_embd;
-    size_t I = (size_t)c->n_inner, H = (size_t)c->n_head;
+    int chunk = m->max_tokens < m->head_chunk ? m->max_tokens : m->head_chunk;
+    return c->head == GPT_HEAD_LM ? (size_t)chunk * (size_t)c->vocab_size
+                                  : (size_t)m->max_seqs * (size_t)c->num_labels;
+}
+
+static void place_buffers(struct gpt *m, struct arena *a)
+{
+    size_t n = (size_t)m->max_tokens, s = (size_t)m->max_seqs, C = (size_t)m->config.n_embd;
     size_t bytes = dtype_size(m->device->dtype), f32 = sizeof(float);
-    for (int i = 0; i < c->n_layer; i++)
-        m->blocks[i] = (struct gpt_block){
-            .x_1 = take(a, n * C, bytes),
-            .ln_1 = take(a, n * C, bytes),
-            .mean_1 = take(a, n, f32),
-            .rstd_1 = take(a, n, f32),
-            .qkv = take(a, n * 3 * C, bytes),
-            .att = take(a, n * C, bytes),
-            .lse = take(a, n * H, f32),
-            .x_2 = take(a, n * C, bytes),
-            .ln_2 = take(a, n * C, bytes),
-            .mean_2 = take(a, n, f32),
-            .rstd_2 = take(a, n, f32),
-            .fc_before_act = take(a, n * I, bytes),
-            .fc = take(a, n * I, bytes),
-        };
-    size_t chunk = n < GPT_HEAD_CHUNK ? n : GPT_HEAD_CHUNK;
-    size_t logits =
-        c->head == GPT_HEAD_LM ? chunk * (size_t)c->vocab_size : s * (size_t)c->num_labels;
+    size_t *use = &a->use.activations;
     m->buffers = (struct gpt_buffers){
-        .branch = take(a, n * C, bytes),
-        .x_last = take(a, s * C, bytes),
-        .att_last = take(a, s * C, bytes),
-        .x_f = take(a, n * C, bytes),
-        .ln_f = take(a, n * C, bytes),
-        .mean_f = take(a, n, f32),
-        .rstd_f = take(a, n, f32),
-        .logits = take(a, logits, f32),
-        .losses = take(a, n, f32),
-        .d_x = take(a, n * C, bytes),
-        .d_branch = take(a, n * C, bytes),
-        .d_y = take(a, n * C, bytes),
-        .d_wide = take(a, n * (3 * C > I ? 3 * C : I), bytes),
-        .d_x_last = take(a, s * C, bytes),
-        .d_att_last = take(a, s * C, bytes),
+        .branch = arena_take(a, use, n * C, bytes),
+        .x_last = arena_take(a, use, s * C, bytes),
+        .att_last = arena_take(a, use, s * C, bytes),
+        .x_f = arena_take(a, use, n * C, bytes),
+        .ln_f = arena_take(a, use, n * C, bytes),
+        .mean_f = arena_take(a, use, n, f32),
+        .rstd_f = arena_take(a, use, n, f32),
+        .logits = arena_take(a, use, count_logits(m), f32),
+        .losses = arena_take(a, use, n, f32),
     };
-    m->buffers.d_logits =
-        m->device->dtype == DTYPE_F32 ? m->buffers.logits : take(a, logits, bytes);
+}
+
+static void place_gradient_buffers(struct gpt *m, struct arena *a)
+{
+    struct gpt_buffers *t = &m->buffers;
+    size_t n = (size_t)m->max_tokens, s = (size_t)m->max_seqs, C = (size_t)m->config.n_embd;
+    size_t I = (size_t)m->config.n_inner, bytes = dtype_size(m->device->dtype);
+    size_t *use = &a->use.activations;
+    t->d_x = arena_take(a, use, n * C, bytes);
+    t->d_branch = arena_take(a, use, n * C, bytes);
+    t->d_y = arena_take(a, use, n * C, bytes);
+    t->d_wide = arena_take(a, use, n * (3 * C > I ? 3 * C : I), bytes);
+    t->d_x_last = arena_take(a, use, s * C, bytes);
+    t->d_att_last = arena_take(a, use, s * C, bytes);
+    t->d_logits = m->device->dtype == DTYPE_F32 ? (void *)t->logits
+                                                : arena_take(a, use, count_logits(m), bytes);
+}
+
+/* Places everything that the model has in device memory. */
+static void place_arrays(struct gpt *m, struct arena *a)
+{
+    size_t *workspace = &a->use.workspace;
+    m->weights =
+        arena_take(a, &a->use.parameters, m->table.n_elements, dtype_size(m->device->dtype));
+    if (m->mode != GPT_EVALUATE)
+        m->gradients = arena_take(a, &a->use.gradients, m->table.n_elements, sizeof(float));
+    place_blocks(m, a);
+    place_buffers(m, a);
+    if (m->mode != GPT_EVALUATE)
+        place_gradient_buffers(m, a);
+    for (int i = 0; i < 2; i++)
+        m->inputs[i].device = arena_take(a, workspace, gpt_input_ints(m), sizeof(int));
+    m->losses = arena_take(a, workspace, GPT_LOSSES, sizeof(double));
+    if (m->device->dtype != DTYPE_F32)
+        m->staging = arena_take(a, workspace, GPT_STAGE_ELEMENTS, sizeof(float));
 }
 
 /* The elements between parameters are zero, so that work over the whole array may include them. */
@@ -150,14 +187,14 @@ static void clear_gaps(struct gpt *m)
     }
 }
 
-/* ints that gpt_upload_batch lays out. */
-static size_t input_ints(const struct gpt *m)
-{
-    return 5 * (size_t)m->max_tokens + 3 * (size_t)m->max_seqs + 1;
-}
+/* Rows of logits at a time: on the CPU device few enough to stay in its caches, on a GPU enough to
+ * occupy it. */
+#define HEAD_CHUNK_CPU 256
+#define HEAD_CHUNK_GPU 1024
 
-struct gpt *gpt_create(struct device *device, const struct gpt_config *config, int max_tokens,
-                       int max_seqs)
+/* A model whose arrays are not placed yet. */
+static struct gpt *describe(struct device *device, const struct gpt_config *config, int max_tokens,
+                            int max_seqs, enum gpt_mode mode)
 {
     assert(max_tokens >= max_seqs && max_seqs > 0);
     struct gpt *m = zf_calloc(1, sizeof *m);
@@ -165,23 +202,55 @@ struct gpt *gpt_create(struct device *device, const struct gpt_config *config, i
     m->config = *config;
     m->max_tokens = max_tokens;
     m->max_seqs = max_seqs;
-    add_params(&m->table, config);
-    m->weights = device->allocate(m->table.n_elements * dtype_size(device->dtype));
-    m->gradients = device->allocate(m->table.n_elements * sizeof(float));
-    clear_gaps(m);
-    device->zero(device->compute, m->gradients, m->table.n_elements * sizeof(float));
-
-    struct arena arena = {0};
+    m->mode = mode;
+    m->head_chunk = device->dtype == DTYPE_F32 ? HEAD_CHUNK_CPU : HEAD_CHUNK_GPU;
+    m->table = gpt_param_table(config);
     m->blocks = zf_calloc((size_t)config->n_layer, sizeof *m->blocks);
-    place_arrays(m, &arena);
-    m->arena = device->allocate(arena.used);
-    arena = (struct arena){.base = m->arena};
-    place_arrays(m, &arena);
+    return m;
+}
 
-    m->inputs = device->allocate(input_ints(m) * sizeof(int));
-    m->inputs_host = device->allocate_host(input_ints(m) * sizeof(int));
-    m->losses_host = device->allocate_host((size_t)max_tokens * sizeof(float));
-    m->sort_scratch = zf_malloc((size_t)max_tokens * sizeof(int));
+static void forget(struct gpt *m)
+{
+    free(m->blocks);
+    params_free(&m->table);
+    free(m);
+}
+
+void gpt_measure(struct device *device, const struct gpt_config *config, int max_tokens,
+                 int max_seqs, enum gpt_mode mode, struct memory_use *use)
+{
+    struct gpt *m = describe(device, config, max_tokens, max_seqs, mode);
+    struct arena measured = {.use = *use};
+    place_arrays(m, &measured);
+    *use = measured.use;
+    forget(m);
+}
+
+static void create_inputs(struct gpt *m)
+{
+    struct device *d = m->device;
+    m->upload = d->stream_create();
+    for (int i = 0; i < 2; i++) {
+        m->inputs[i].host = d->allocate_host(gpt_input_ints(m) * sizeof(int));
+        m->inputs[i].filled = d->event_create();
+        m->inputs[i].done = d->event_create();
+    }
+    m->sort_scratch = zf_malloc((size_t)m->max_tokens * sizeof(int));
+    m->losses_host = d->allocate_host(GPT_LOSSES * sizeof(double));
+    m->loss_copied = d->event_create();
+}
+
+struct gpt *gpt_create(struct device *device, const struct gpt_config *config, int max_tokens,
+                       int max_seqs, enum gpt_mode mode)
+{
+    struct gpt *m = describe(device, config, max_tokens, max_seqs, mode);
+    m->arena.device = device;
+    place_arrays(m, &m->arena);
+    create_inputs(m);
+    clear_gaps(m);
+    if (m->gradients)
+        device->zero(device->compute, m->gradients, m->table.n_elements * sizeof(float));
+    device->zero(device->compute, m->losses, GPT_LOSSES * sizeof(double));
     device->stream_wait(device->compute);
     return m;
 }
@@ -190,17 +259,20 @@ void gpt_destroy(struct gpt *m)
 {
     if (!m)
         return;
-    m->device->stream_wait(m->device->compute);
-    m->device->release(m->weights);
-    m->device->release(m->gradients);
-    m->device->release(m->arena);
-    m->device->release(m->inputs);
-    m->device->release_host(m->inputs_host);
-    m->device->release_host(m->losses_host);
+    struct device *d = m->device;
+    d->stream_wait(m->upload);
+    d->stream_wait(d->compute);
+    d->stream_destroy(m->upload);
+    for (int i = 0; i < 2; i++) {
+        d->release_host(m->inputs[i].host);
+        d->event_destroy(m->inputs[i].filled);
+        d->event_destroy(m->inputs[i].done);
+    }
+    d->release_host(m->losses_host);
+    d->event_destroy(m->loss_copied);
+    arena_release(&m->arena);
     free(m->sort_scratch);
-    free(m->blocks);
-    params_free(&m->table);
-    free(m);
+    forget(m);
 }
 
 struct device *gpt_device(const struct gpt *model)
@@ -226,93 +298,4 @@ void *gpt_param_data(struct gpt *model)
 float *gpt_grad_data(struct gpt *model)
 {
     return model->gradients;
-}
-
-/* Batches. */
-
-/* order: the indices of ids[0..n), sorted by id, equal ids by index: a radix sort of eight bits at
- * a time. scratch: (n) */
-static void sort_by_id(int *order, int *scratch, const int *ids, int n, int n_ids)
-{
-    int *from = scratch, *to = order;
-    for (int i = 0; i < n; i++)
-        order[i] = i;
-    for (int shift = 0; shift < 32 && (n_ids - 1) >> shift > 0; shift += 8) {
-        int start[256] = {0};
-        int *swap = from;
-        from = to;
-        to = swap;
-        for (int i = 0; i < n; i++)
-            start[(ids[i] >> shift) & 255]++;
-        for (int digit = 0, sum = 0; digit < 256; digit++) {
-            int count = start[digit];
-            start[digit] = sum;
-            sum += count;
-        }
-        for (int i = 0; i < n; i++)
-            to[start[(ids[from[i]] >> shift) & 255]++] = from[i];
-    }
-    if (to != order)
-        memcpy(order, to, (size_t)n * sizeof *order);
-}
-
-/* Puts n values behind the staged ones, src's if there is one, and returns where they begin. */
-static size_t stage(struct gpt *m, size_t *used, const void *src, int n)
-{
-    size_t at = *used;
-    if (src && n > 0)
-        memcpy(m->inputs_host + at, src, (size_t)n * sizeof(int));
-    *used += (size_t)n;
-    return at;
-}
-
-static void stage_last_tokens(struct gpt *m, size_t *used, const struct batch *b)
-{
-    size_t position = stage(m, used, NULL, b->n_seqs);
-    size_t token_seq = stage(m, used, NULL, b->n_seqs);
-    for (int i = 0; i < b->n_seqs; i++) {
-        int t = b->seq_start[i + 1] - 1;
-        m->inputs_host[position + (size_t)i] = b->position[t];
-        m->inputs_host[token_seq + (size_t)i] = (int)b->token_seq[t];
-    }
-    m->batch.last = (struct token_rows){
-        .n_tokens = b->n_seqs,
-        .n_seqs = b->n_seqs,
-        .position = m->inputs + position,
-        .token_seq = (const uint32_t *)(m->inputs + token_seq),
-    };
-}
-
-static const void *stage_targets(struct gpt *m, size_t *used, const struct batch *b)
-{
-    enum gpt_head head = m->config.head;
-    const void *targets =
-        head == GPT_HEAD_REGRESS ? (const void *)b->scores : (const void *)b->targets;
-    int n = head == GPT_HEAD_LM ? b->n_tokens : b->n_seqs;
-    return targets ? m->inputs + stage(m, used, targets, n) : NULL;
-}
-
-void gpt_upload_batch(struct gpt *m, const struct batch *b)
-{
-    assert(b->n_tokens <= m->max_tokens && b->n_seqs <= m->max_seqs);
-    size_t used = 0;
-    size_t tokens = stage(m, &used, b->tokens, b->n_tokens);
-    size_t position = stage(m, &used, b->position, b->n_tokens);
-    size_t token_seq = stage(m, &used, b->token_seq, b->n_tokens);
-    size_t seq_start = stage(m, &used, b->seq_start, b->n_seqs + 1);
-    size_t order = stage(m, &used, NULL, b->n_tokens);
-    sort_by_id(m->inputs_host + order, m->sort_scratch, b->tokens, b->n_tokens,
-               m->config.vocab_size);
-    m->batch.order = m->inputs + order;
-    m->batch.rows = (struct token_rows){
-        .n_tokens = b->n_tokens,
-        .n_seqs = b->n_seqs,
-        .tokens = m->inputs + tokens,
-        .position = m->inputs + position,
-        .seq_start = m->inputs + seq_start,
-        .token_seq = (const uint32_t *)(m->inputs + token_seq),
-    };
-    stage_last_tokens(m, &used, b);
-    m->batch.targets = stage_targets(m, &used, b);
-    m->device->copy(m->device->compute, m->inputs, m->inputs_host, used * sizeof(int));
 }

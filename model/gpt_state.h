@@ -5,8 +5,8 @@
 
 #include "model/gpt.h"
 
-/* Rows of logits that a language model has at one time: (n_tokens, vocab_size) never exists. */
-#define GPT_HEAD_CHUNK 256
+/* fp32 values that gpt_weights.c moves between host and device at a time: 2 MB. */
+#define GPT_STAGE_ELEMENTS ((size_t)1 << 19)
 
 /* Where a parameter stands in the table: the embeddings, the blocks, the final norm, the head. */
 enum gpt_param {
@@ -38,7 +38,8 @@ enum gpt_final_param {
 /* Shapes: n tokens of a micro-batch, s its sequences, C = n_embd, I = n_inner, H = n_head. All are
  * in device memory; void * is of the device's dtype. */
 
-/* What a block's forward pass leaves for its backward pass. */
+/* What a block's forward pass leaves for its backward pass. Under GPT_TRAIN_RECOMPUTE only x_1 is
+ * the block's own; under GPT_EVALUATE nothing is. */
 struct gpt_block {
     void *x_1;                /* (n, C) residual stream that enters ln_1 */
     void *ln_1;               /* (n, C) */
@@ -52,14 +53,14 @@ struct gpt_block {
     void *fc_before_act, *fc; /* (n, I) */
 };
 
-/* What all blocks share, and the head's. */
+/* What all blocks share, and the head's. Gradients are NULL under GPT_EVALUATE. */
 struct gpt_buffers {
     void *branch;            /* (n, C) output of a projection, until the next norm adds it to x */
     void *x_last, *att_last; /* (s, C) last tokens of the last block's x_1 and att */
     void *x_f;               /* (n, C) residual stream that enters ln_f */
     void *ln_f;              /* (n, C) */
     float *mean_f, *rstd_f;  /* (n) */
-    float *logits;           /* (s, num_labels) or (GPT_HEAD_CHUNK, vocab_size) */
+    float *logits;           /* (s, num_labels) or (head_chunk, vocab_size) */
     float *losses;           /* (n) */
 
     void *d_x;                   /* (n, C) gradient of the residual stream */
@@ -78,24 +79,45 @@ struct gpt_batch {
     const void *targets;    /* (s) int or float, or (n) int; NULL: the batch has none */
 };
 
+/* Memory for one micro-batch's inputs. There are two, so that the host can fill one while the
+ * device works with the other. */
+struct gpt_inputs {
+    int *device, *host;   /* (input_ints) */
+    struct event *filled; /* the device's has the batch */
+    struct event *done;   /* the pass that uses it is over */
+    bool in_use;          /* `done` has been recorded */
+};
+
+/* Sums of losses, one for training and one for evaluation. */
+enum gpt_loss { GPT_LOSS_TRAIN, GPT_LOSS_EVALUATE, GPT_LOSSES };
+
 struct gpt {
     struct gpt_config config;
     struct device *device;
     struct param_table table;
     int max_tokens, max_seqs;
+    enum gpt_mode mode;
+    int head_chunk; /* rows of logits that a language model has at one time: (n_tokens, vocab_size)
+                       never exists */
 
-    void *weights;    /* (table.n_elements) */
-    float *gradients; /* (table.n_elements) */
-
-    void *arena; /* holds all of blocks and buffers */
+    struct arena arena; /* holds all device memory of the model */
+    void *weights;      /* (table.n_elements) */
+    float *gradients;   /* (table.n_elements); NULL under GPT_EVALUATE */
     struct gpt_block *blocks;
     struct gpt_buffers buffers;
+    float
+        *staging; /* (GPT_STAGE_ELEMENTS) of gpt_weights.c; NULL where the device's dtype is F32 */
 
-    int *inputs;        /* device memory behind `batch` */
-    int *inputs_host;   /* what is copied into it */
-    int *sort_scratch;  /* (max_tokens), host */
-    float *losses_host; /* (max_tokens) */
-    struct gpt_batch batch;
+    struct stream *upload;
+    struct gpt_inputs inputs[2];
+    int slot;               /* the one that `batch` lies in */
+    int *sort_scratch;      /* (max_tokens), host */
+    struct gpt_batch batch; /* the micro-batch in work */
+
+    double *losses;            /* (GPT_LOSSES) device memory */
+    double *losses_host;       /* (GPT_LOSSES) copied to after each micro-batch */
+    struct event *loss_copied; /* of training */
+    bool loss_is_due;          /* gpt_train was called since gpt_take_loss */
 };
 
 static inline int gpt_block_param(int block, enum gpt_block_param which)
@@ -136,7 +158,12 @@ static inline bool gpt_is_tied(const struct gpt_config *c)
     return c->head == GPT_HEAD_LM && c->tie_word_embeddings;
 }
 
-/* Copies a batch to the device, as m->batch. */
+/* ints of one micro-batch's inputs at most. */
+size_t gpt_input_ints(const struct gpt *m);
+/* Copies a batch to the device, as m->batch: what is put on the compute stream from now on sees it.
+ * The host waits until the pass before the last one is over. */
 void gpt_upload_batch(struct gpt *m, const struct batch *batch);
+/* The pass over m->batch is on the compute stream. */
+void gpt_release_batch(struct gpt *m);
 
 #endif

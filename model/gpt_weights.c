@@ -2,7 +2,7 @@
  *
  * Parameters lie in device memory in the device's dtype, files and random numbers are fp32 on the
  * host: both meet in a staging buffer that stays in the cache. */
-#include "model/gpt.h"
+#include "model/gpt_state.h"
 
 #include "data/alloc.h"
 #include "data/file.h"
@@ -14,34 +14,28 @@
 #include <stdlib.h>
 #include <string.h>
 
-#define STAGE_ELEMENTS ((size_t)1 << 19) /* 2 MB of fp32 */
-#define PREFIX         "transformer."
+#define PREFIX "transformer."
 
 /* The way of fp32 values between host and device. */
 struct staging {
     struct gpt *model;
     struct device *device;
-    float *host;       /* (STAGE_ELEMENTS) */
-    float *device_f32; /* (STAGE_ELEMENTS); NULL where the device computes in fp32 */
+    float *host; /* (GPT_STAGE_ELEMENTS) */
 };
 
 static struct staging staging_begin(struct gpt *model)
 {
     struct device *device = gpt_device(model);
-    size_t bytes = STAGE_ELEMENTS * sizeof(float);
     return (struct staging){
         .model = model,
         .device = device,
-        .host = device->allocate_host(bytes),
-        .device_f32 = device->dtype == DTYPE_F32 ? NULL : device->allocate(bytes),
+        .host = device->allocate_host(GPT_STAGE_ELEMENTS * sizeof(float)),
     };
 }
 
 static void staging_end(struct staging *s)
 {
     s->device->release_host(s->host);
-    if (s->device_f32)
-        s->device->release(s->device_f32);
 }
 
 static char *parameter_place(const struct staging *s, size_t offset)
@@ -55,10 +49,10 @@ static void upload(const struct staging *s, size_t offset, size_t n)
 {
     void *place = parameter_place(s, offset);
     struct stream *stream = s->device->compute;
-    s->device->copy(stream, s->device_f32 ? (void *)s->device_f32 : place, s->host,
-                    n * sizeof(float));
-    if (s->device_f32)
-        s->device->ops->from_f32(stream, place, s->device_f32, n);
+    float *staged = s->model->staging;
+    s->device->copy(stream, staged ? (void *)staged : place, s->host, n * sizeof(float));
+    if (staged)
+        s->device->ops->from_f32(stream, place, staged, n);
     s->device->stream_wait(stream);
 }
 
@@ -66,8 +60,8 @@ static void upload(const struct staging *s, size_t offset, size_t n)
 static void download(const struct staging *s, float *dst, size_t offset, size_t n)
 {
     struct zf_error err;
-    for (size_t at = 0; at < n; at += STAGE_ELEMENTS) {
-        size_t m = n - at < STAGE_ELEMENTS ? n - at : STAGE_ELEMENTS;
+    for (size_t at = 0; at < n; at += GPT_STAGE_ELEMENTS) {
+        size_t m = n - at < GPT_STAGE_ELEMENTS ? n - at : GPT_STAGE_ELEMENTS;
         struct tensor piece = {.dtype = s->device->dtype, .data = s->host};
         s->device->copy(s->device->compute, s->host, parameter_place(s, offset + at),
                         m * dtype_size(s->device->dtype));
@@ -88,7 +82,8 @@ static uint64_t hash_name(const char *name)
 }
 
 #define NORMAL_BLOCKS ((size_t)256)
-#define NORMAL_PIECE  (4 * NORMAL_BLOCKS) /* numbers that one call draws; divides STAGE_ELEMENTS */
+#define NORMAL_PIECE                                                                               \
+    (4 * NORMAL_BLOCKS) /* numbers that one call draws; divides GPT_STAGE_ELEMENTS */
 
 /* The natural logarithm of x > 0, by 2 artanh((m - 1) / (m + 1)) of its mantissa m. */
 static inline float log_series(float x)
@@ -157,8 +152,9 @@ static void fill_normal(float *dst, const struct param *p, uint64_t seed, size_t
 
 static void init_param(const struct staging *s, const struct param *p, uint64_t seed)
 {
-    for (size_t at = 0; at < p->n_elements; at += STAGE_ELEMENTS) {
-        size_t n = p->n_elements - at < STAGE_ELEMENTS ? p->n_elements - at : STAGE_ELEMENTS;
+    for (size_t at = 0; at < p->n_elements; at += GPT_STAGE_ELEMENTS) {
+        size_t n =
+            p->n_elements - at < GPT_STAGE_ELEMENTS ? p->n_elements - at : GPT_STAGE_ELEMENTS;
         if (p->init_std > 0)
             fill_normal(s->host, p, seed, at, n);
         else
@@ -273,8 +269,9 @@ static void load_param(const struct staging *s, const struct tensor *t, const st
     float *whole = p->transposed ? zf_malloc(p->n_elements * sizeof *whole) : NULL;
     if (whole)
         tensor_read_f32(t, whole, 0, p->n_elements, &err);
-    for (size_t at = 0; at < p->n_elements; at += STAGE_ELEMENTS) {
-        size_t n = p->n_elements - at < STAGE_ELEMENTS ? p->n_elements - at : STAGE_ELEMENTS;
+    for (size_t at = 0; at < p->n_elements; at += GPT_STAGE_ELEMENTS) {
+        size_t n =
+            p->n_elements - at < GPT_STAGE_ELEMENTS ? p->n_elements - at : GPT_STAGE_ELEMENTS;
         if (whole)
             transpose(s->host, whole, (size_t)p->cols, (size_t)p->rows, at, n);
         else
@@ -352,15 +349,16 @@ static void declare_param(struct safetensors_writer *w, const struct param *p)
     safetensors_write_declare(w, p->name, DTYPE_F32, t.n_dims, t.shape);
 }
 
-/* buffer: (STAGE_ELEMENTS) */
+/* buffer: (GPT_STAGE_ELEMENTS) */
 static void save_param(const struct staging *s, struct safetensors_writer *w, const struct param *p,
                        float *buffer)
 {
     float *whole = p->transposed ? zf_malloc(p->n_elements * sizeof *whole) : NULL;
     if (whole)
         download(s, whole, p->offset, p->n_elements);
-    for (size_t at = 0; at < p->n_elements; at += STAGE_ELEMENTS) {
-        size_t n = p->n_elements - at < STAGE_ELEMENTS ? p->n_elements - at : STAGE_ELEMENTS;
+    for (size_t at = 0; at < p->n_elements; at += GPT_STAGE_ELEMENTS) {
+        size_t n =
+            p->n_elements - at < GPT_STAGE_ELEMENTS ? p->n_elements - at : GPT_STAGE_ELEMENTS;
         if (whole)
             transpose(buffer, whole, (size_t)p->rows, (size_t)p->cols, at, n);
         else
@@ -380,7 +378,7 @@ static bool save_weights(struct gpt *model, const char *path, struct zf_error *e
     for (int i = 0; i < table->n_params; i++)
         declare_param(w, &table->params[i]);
     struct staging s = staging_begin(model);
-    float *buffer = zf_malloc(STAGE_ELEMENTS * sizeof *buffer);
+    float *buffer = zf_malloc(GPT_STAGE_ELEMENTS * sizeof *buffer);
     for (int i = 0; i < table->n_params; i++)
         save_param(&s, w, &table->params[i], buffer);
     free(buffer);

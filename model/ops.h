@@ -1,5 +1,5 @@
-/* Every operator that the trainer needs of a device, declared once. model/cpu/ implements them; so
- * will every other device.
+/* Every operator that the trainer needs of a device, declared once. model/cpu/ and model/cuda/
+ * implement them.
  *
  * Notation: n is a number of tokens (or rows), C the model's width. All arrays are row-major.
  * `void *` arrays hold the device's own dtype (device->dtype: parameters and activations); `float
@@ -69,8 +69,8 @@ struct adamw {
 
 /* Where a channel stands. One that leaves the important channels does so when its group's window
  * closes: it gathers gradients from then on, but is no part of the update that this closing starts.
- */
-enum channel_place { CHANNEL_DEFERRED, CHANNEL_IMPORTANT, CHANNEL_LEAVING };
+ * One that is resident is never chosen: it stays on the device. */
+enum channel_place { CHANNEL_DEFERRED, CHANNEL_IMPORTANT, CHANNEL_LEAVING, CHANNEL_RESIDENT };
 
 /* Some channels (rows) of a matrix: the deferred ones whose group is in `groups`, with those that
  * are leaving or without. Row i is in group (i + shift) mod n_groups. */
@@ -79,6 +79,15 @@ struct channel_set {
     int n_rows, shift, n_groups;
     uint64_t groups; /* bit j: group j is meant */
     bool with_leaving;
+};
+
+/* What the norms of all channels say about a step; in device memory. */
+struct norm_summary {
+    float norm;   /* global L2 norm, summed in double in an order that n alone decides */
+    float factor; /* of clipping, as torch.nn.utils.clip_grad_norm_; 0 where the norm is not
+                     finite: then nothing may change in this step */
+    double important, selectable; /* sums of squares of the important channels, and of all channels
+                               that are not resident */
 };
 
 struct ops {
@@ -132,47 +141,62 @@ struct ops {
     void (*scatter_last)(struct stream *s, void *dx, const void *dy, const struct token_rows *rows,
                          int C);
 
-    /* losses[i] = -log softmax(logits[i])[targets[i]], 0 where the target is TARGET_IGNORE; then,
-     * if `gradient`, logits[i] becomes scale * d losses[i] / d logits[i]. logits: (n, n_classes)
-     * fp32;  targets: (n);  losses: (n) */
-    void (*cross_entropy)(struct stream *s, float *losses, float *logits, const int *targets, int n,
-                          int n_classes, float scale, bool gradient);
+    /* losses[i] = -log softmax(logits[i])[targets[i]], 0 where the target is TARGET_IGNORE; and
+     * unless dlogits is NULL, dlogits[i] = scale * d losses[i] / d logits[i].
+     * logits: (n, n_classes) fp32, may be overwritten;  targets: (n);  losses: (n)
+     * dlogits: (n, n_classes), may be `logits` where the device's dtype is F32. */
+    void (*cross_entropy)(struct stream *s, float *losses, void *dlogits, float *logits,
+                          const int *targets, int n, int n_classes, float scale);
     /* losses[i] = (logits[i] - scores[i])^2;  the same way. logits, scores, losses: (n) */
-    void (*squared_error)(struct stream *s, float *losses, float *logits, const float *scores,
-                          int n, float scale, bool gradient);
-    /* Converts between fp32 and the device's dtype; a copy on the CPU device. n elements. */
+    void (*squared_error)(struct stream *s, float *losses, void *dlogits, float *logits,
+                          const float *scores, int n, float scale);
+    /* *sum += x[0] + ... + x[n - 1], in double, in an order that n alone decides. sum: device
+     * memory */
+    void (*add_sum)(struct stream *s, double *sum, const float *x, int n);
+    /* Converts fp32 to the device's dtype; a copy on the CPU device. n elements. */
     void (*from_f32)(struct stream *s, void *dst, const float *src, size_t n);
+    /* And back. */
+    void (*to_f32)(struct stream *s, float *dst, const void *src, size_t n);
 
     /* sums[i] = sum of squares of row i.  g: (rows, cols) */
     void (*row_norms_squared)(struct stream *s, float *sums, const float *g, int rows, int cols);
-    /* One update of n elements. master, m, v, gradient: fp32; param: the device's dtype, gets the
-     * rounded master (it is the same array on the CPU device). gradient_scale: one float in device
-     * memory (1, or the clipping factor). */
-    void (*adamw)(struct stream *s, void *param, float *master, float *m, float *v,
-                  const float *gradient, size_t n, const struct adamw *rule,
-                  const float *gradient_scale);
+    /* out: device memory. sums: (n) squared norms of all channels;  place: (n) enum channel_place,
+     * or such a choice as select_rows makes;  limit: greatest global norm, 0: none. */
+    void (*summarise_norms)(struct stream *s, struct norm_summary *out, const float *sums,
+                            const unsigned char *place, int n, float limit);
+    /* chosen[i] = 1 (CHANNEL_IMPORTANT) for the k greatest of sums[0..n), ties to the lower index;
+     * 0 for the others. sums are finite and not negative. */
+    void (*select_rows)(struct stream *s, unsigned char *chosen, const float *sums, int n, int k);
 
-    /* One AdamW update of n rows, each with its own bias corrections. master, m, v: (n, cols) fp32,
-     * one row a slot; param, gradient: (rows, cols); row: (n) the slot's row in them, -1: none;
-     * corrections: (n, 2), 1 - beta^t for beta1 and beta2 (the rule's own are not used). param gets
-     * the master, rounded to bf16 if `bf16`. master NULL: param itself is the fp32 master.
-     * gradient_scale: one float in device memory. */
+    /* The operators below take factors on gradients from device memory, one float each: 0 says that
+     * the step is skipped, and then they change nothing. */
+
+    /* One AdamW update of n rows. master, m, v: (n, cols) fp32, one row a slot; param, gradient:
+     * (rows, cols); row: (n) the slot's row in them, -1: none; updates: (n) AdamW updates that each
+     * slot has had, counted up: bias corrections are 1 - beta^updates, taken in double (the rule's
+     * own are not used). param: the device's dtype, gets the master, rounded to bf16 if `bf16`.
+     * master NULL: param itself is the fp32 master. gradient_scale: the factor */
     void (*adamw_rows)(struct stream *s, void *param, float *master, float *m, float *v,
-                       const float *gradient, const int *row, const float *corrections, int n,
-                       int cols, const struct adamw *rule, const float *gradient_scale, bool bf16);
+                       const float *gradient, const int *row, uint32_t *updates, int n, int cols,
+                       const struct adamw *rule, const float *gradient_scale, bool bf16);
     /* For each row of the set: window = (its group in `fresh` ? 0 : window) + scale * gradient.
-     * window, gradient: (n_rows, cols);  scale: one float in device memory. */
+     * window, gradient: (n_rows, cols);  scale: the factor */
     void (*accumulate_rows)(struct stream *s, float *window, const float *gradient,
                             const struct channel_set *set, uint64_t fresh, int cols,
                             const float *scale);
-    /* For each row of the set: dst = src * scale / divisor, as `dtype` (F32 or BF16).
-     * dst: (n_rows, cols) in host memory;  src: (n_rows, cols) in device memory. */
+    /* For each row of the set: dst = src / divisor, as `dtype` (F32 or BF16).
+     * dst: (n_rows, cols) in memory of allocate_host;  src: (n_rows, cols) in device memory. */
     void (*send_rows)(struct stream *s, void *dst, enum dtype dtype, const float *src,
-                      const struct channel_set *set, int cols, const float *scale, float divisor);
-    /* For each row of the set: param = src. param: (n_rows, cols) device;  src: (n_rows, cols)
-     * host. */
+                      const struct channel_set *set, int cols, float divisor);
+    /* For each row of the set: param = src. param: (n_rows, cols) device, its dtype;  src: (n_rows,
+     * cols) in memory of allocate_host. */
     void (*receive_rows)(struct stream *s, void *param, const void *src, enum dtype dtype,
                          const struct channel_set *set, int cols);
+    /* dst[dst_row[i]] = src[src_row[i]] for i < n: rows of row_bytes bytes each, a multiple of 2.
+     * dst_row, src_row: (n) in device memory, NULL: i itself. dst, src: device memory, or memory of
+     * allocate_host. The rows of dst differ. */
+    void (*copy_rows)(struct stream *s, void *dst, const int *dst_row, const void *src,
+                      const int *src_row, int n, size_t row_bytes);
 };
 
 #endif

@@ -1,7 +1,9 @@
-/* The collectives that the trainer uses, over MPI's ranks.
+/* The collectives that the trainer uses, over MPI's ranks: on host memory by MPI, on a device's
+ * memory by NCCL or MPI.
  *
  * Alone, without mpirun, the program is one rank and MPI is never initialised: that would cost half
- * a second of start-up. All ranks call collectives in the same order. A failing MPI call ends the
+ * a second of start-up. All ranks call collectives in the same order, with the same sizes and
+ * roots. Sums of floats have the same bits in every run of as many ranks. A failing call ends the
  * program on all ranks with a sentence. */
 #ifndef ZF_OFFLOAD_COMM_H
 #define ZF_OFFLOAD_COMM_H
@@ -11,6 +13,8 @@
 #include <stddef.h>
 
 struct comm;
+struct device;
+struct stream;
 
 /* Finds out whether a launcher (mpirun, srun) started this process, and joins its peers. */
 struct comm *comm_create(void);
@@ -20,6 +24,9 @@ void comm_destroy(struct comm *c);
 
 int comm_rank(const struct comm *c);
 int comm_size(const struct comm *c);
+/* Among the ranks on this machine. */
+int comm_local_rank(const struct comm *c);
+int comm_local_size(const struct comm *c);
 /* Among the ranks on this machine that may run on the same cores: all of them, unless the launcher
  * bound each to cores of its own. */
 int comm_core_rank(const struct comm *c);
@@ -28,14 +35,32 @@ int comm_core_size(const struct comm *c);
 void comm_all_reduce_f32(struct comm *c, float *data, size_t n);  /* sums in place */
 void comm_all_reduce_f64(struct comm *c, double *data, size_t n); /* sums in place */
 double comm_max(struct comm *c, double value);                    /* the greatest of all ranks' */
-/* Begins to sum n floats of all ranks into `result` on rank `root` alone; data and result stay
- * untouched until comm_reduce_finish, which waits for all that were begun. */
-void comm_reduce_start(struct comm *c, const float *data, float *result, size_t n, int root);
-void comm_reduce_finish(struct comm *c);
-/* In place: rank r's bytes lie at data + offset[r] and end at offset[r + 1]; all get all. */
-void comm_all_gather(struct comm *c, void *data, const size_t *offset);
 void comm_broadcast(struct comm *c, void *data, size_t bytes, int root);
 void comm_barrier(struct comm *c);
+
+/* Collectives on a device's memory, in the order of a stream: they begin when what was put on the
+ * stream before them is done, and what is put on it after them sees their result. With one rank
+ * they do nothing. */
+
+/* Chooses how, once, before the functions below; collective. NCCL where each rank of a machine has
+ * a CUDA device of its own, else MPI: straight from memory that is the host's (device->unified),
+ * through pinned host buffers otherwise. The environment's ZF_COMM=mpi rules NCCL out. The device
+ * outlives the communicator; attaching another device replaces the first. */
+void comm_attach(struct comm *c, struct device *device);
+/* "NCCL", "MPI", "MPI through host memory", or "none" with one rank. */
+const char *comm_device_transport(const struct comm *c);
+
+void comm_device_all_reduce(struct comm *c, struct stream *s, float *data, size_t n); /* in place */
+/* Begins to sum n floats of all ranks into `result` on rank `root` alone (elsewhere it is not
+ * looked at); data and result stay untouched until comm_device_finish. Reductions to several roots
+ * in turn, the last rank's last, go together. */
+void comm_device_reduce(struct comm *c, struct stream *s, const float *data, float *result,
+                        size_t n, int root);
+/* The reductions that were begun, all on this stream, are done in its order. */
+void comm_device_finish(struct comm *c, struct stream *s);
+void comm_device_broadcast(struct comm *c, struct stream *s, void *data, size_t bytes, int root);
+/* In place: rank r's bytes lie at data + offset[r] and end at offset[r + 1]; all get all. */
+void comm_device_all_gather(struct comm *c, struct stream *s, void *data, const size_t *offset);
 
 /* Whether all ranks succeeded. If any did not, every rank's err gets the sentence of the lowest
  * rank that failed, so that rank 0 can print it once and all can end with status 1. */

@@ -1,30 +1,14 @@
-#include "offload/comm.h"
+#include "offload/comm_internal.h"
 
 #include "data/alloc.h"
 #include "offload/cpu_cores.h"
 
 #include <limits.h>
-#include <mpi.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
-struct comm {
-    bool alone; /* one rank, MPI not initialised */
-    int rank, size, local_rank, local_size, core_rank, core_size;
-    MPI_Request *requests; /* reductions that were begun */
-    int n_requests, capacity;
-};
-
-/* Prints what failed where and ends all ranks. */
-#define check_mpi(call)                                                                            \
-    do {                                                                                           \
-        int code_ = call;                                                                          \
-        if (code_ != MPI_SUCCESS)                                                                  \
-            mpi_failed(code_, #call, __FILE__, __LINE__);                                          \
-    } while (0)
-
-static _Noreturn void mpi_failed(int code, const char *call, const char *file, int line)
+_Noreturn void comm_mpi_failed(int code, const char *call, const char *file, int line)
 {
     char text[MPI_MAX_ERROR_STRING] = "";
     int n = 0;
@@ -90,9 +74,9 @@ struct comm *comm_create(void)
 
 void comm_destroy(struct comm *c)
 {
+    comm_detach(c);
     if (!c->alone)
         MPI_Finalize();
-    free(c->requests);
     free(c);
 }
 
@@ -106,6 +90,16 @@ int comm_size(const struct comm *c)
     return c->size;
 }
 
+int comm_local_rank(const struct comm *c)
+{
+    return c->local_rank;
+}
+
+int comm_local_size(const struct comm *c)
+{
+    return c->local_size;
+}
+
 int comm_core_rank(const struct comm *c)
 {
     return c->core_rank;
@@ -116,17 +110,10 @@ int comm_core_size(const struct comm *c)
     return c->core_size;
 }
 
-/* MPI counts elements in an int. */
-static int piece(size_t n)
-{
-    const size_t largest = (size_t)1 << 28;
-    return (int)(n < largest ? n : largest);
-}
-
 void comm_all_reduce_f32(struct comm *c, float *data, size_t n)
 {
     for (int k; c->size > 1 && n > 0; data += k, n -= (size_t)k) {
-        k = piece(n);
+        k = comm_piece(n);
         check_mpi(MPI_Allreduce(MPI_IN_PLACE, data, k, MPI_FLOAT, MPI_SUM, MPI_COMM_WORLD));
     }
 }
@@ -134,7 +121,7 @@ void comm_all_reduce_f32(struct comm *c, float *data, size_t n)
 void comm_all_reduce_f64(struct comm *c, double *data, size_t n)
 {
     for (int k; c->size > 1 && n > 0; data += k, n -= (size_t)k) {
-        k = piece(n);
+        k = comm_piece(n);
         check_mpi(MPI_Allreduce(MPI_IN_PLACE, data, k, MPI_DOUBLE, MPI_SUM, MPI_COMM_WORLD));
     }
 }
@@ -146,37 +133,11 @@ double comm_max(struct comm *c, double value)
     return value;
 }
 
-void comm_reduce_start(struct comm *c, const float *data, float *result, size_t n, int root)
-{
-    for (int k; n > 0; data += k, result += k, n -= (size_t)k) {
-        k = piece(n);
-        if (c->n_requests == c->capacity) {
-            c->capacity = c->capacity ? 2 * c->capacity : 64;
-            c->requests = zf_realloc(c->requests, sizeof *c->requests * (size_t)c->capacity);
-        }
-        check_mpi(MPI_Ireduce(data, result, k, MPI_FLOAT, MPI_SUM, root, MPI_COMM_WORLD,
-                              &c->requests[c->n_requests++]));
-    }
-}
-
-void comm_reduce_finish(struct comm *c)
-{
-    if (c->n_requests > 0)
-        check_mpi(MPI_Waitall(c->n_requests, c->requests, MPI_STATUSES_IGNORE));
-    c->n_requests = 0;
-}
-
-void comm_all_gather(struct comm *c, void *data, const size_t *offset)
-{
-    for (int r = 0; r < c->size && c->size > 1; r++)
-        comm_broadcast(c, (char *)data + offset[r], offset[r + 1] - offset[r], r);
-}
-
 void comm_broadcast(struct comm *c, void *data, size_t bytes, int root)
 {
     char *at = data;
     for (int k; c->size > 1 && bytes > 0; at += k, bytes -= (size_t)k) {
-        k = piece(bytes);
+        k = comm_piece(bytes);
         check_mpi(MPI_Bcast(at, k, MPI_BYTE, root, MPI_COMM_WORLD));
     }
 }

@@ -5,7 +5,7 @@
 #include "data/bf16.h"
 #include "offload/host_memory.h"
 
-#include <math.h>
+#include <assert.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -14,6 +14,9 @@
 #define TASK_ELEMENTS 65536
 /* update_interval "auto" begins with this. */
 #define FIRST_AUTO_INTERVAL 4
+/* Least size of the buffer through which ranks share changed parameters. */
+#define SHARED_BYTES     ((size_t)4 << 20)
+#define MEMORY_ALIGNMENT ((size_t)256) /* of device memory */
 
 /* ---- creation ---- */
 
@@ -32,42 +35,73 @@ static void describe_matrices(struct engine *e)
         m->param = p;
         m->index = i;
         m->selectable = p->kind == PARAM_MATRIX && e->config.topk_ratio < 1;
-        m->owned = schedule_owned(i, p->rows, comm_size(e->comm), comm_rank(e->comm));
+        m->owned = schedule_owned(i, p->rows, e->ranks, e->rank);
         m->n_owned = m->owned.last - m->owned.first;
         m->cols = p->cols;
         m->first_channel = e->n_channels;
         e->n_channels += (size_t)p->rows;
+        assert(i == 0 || p->layer >= p[-1].layer);
         size_t first = p->offset + (size_t)m->owned.first * (size_t)p->cols;
-        m->values = (char *)e->params + first * dtype_size(e->device->dtype);
-        m->grad = e->grads + first;
-        m->slot_of = zf_malloc(sizeof(int) * (size_t)(m->n_owned + 1));
-        for (int row = 0; row < m->n_owned; row++)
-            m->slot_of[row] = -1;
+        if (!e->measuring) {
+            m->values = (char *)e->params + first * dtype_size(e->dtype);
+            m->grad = e->grads + first;
+        }
         e->host_elements += m->selectable ? elements(m) : 0;
         e->defers |= m->selectable;
     }
 }
 
-static void *device_memory(struct engine *e, size_t bytes)
+void *engine_device_memory(struct engine *e, size_t *use, size_t bytes)
 {
-    e->device_bytes += bytes;
-    return e->device->allocate(bytes);
+    *use += (bytes + MEMORY_ALIGNMENT - 1) / MEMORY_ALIGNMENT * MEMORY_ALIGNMENT;
+    return e->measuring || bytes == 0 ? NULL : e->device->allocate(bytes);
 }
 
 /* With several ranks a rank's share of the gradient is reduced into a place of its own. */
 static void place_owned_gradients(struct engine *e)
 {
     size_t n = 0;
-    if (comm_size(e->comm) == 1)
+    if (e->ranks == 1)
         return;
     for (int i = 0; i < e->n_matrices; i++)
         n += elements(&e->matrices[i]);
-    e->owned_grads = device_memory(e, sizeof(float) * n);
+    e->owned_grads = engine_device_memory(e, &e->use.gradients, sizeof(float) * n);
     n = 0;
-    for (int i = 0; i < e->n_matrices; i++) {
+    for (int i = 0; i < e->n_matrices && !e->measuring; i++) {
         e->matrices[i].grad = e->owned_grads + n;
         n += elements(&e->matrices[i]);
     }
+}
+
+/* With several ranks, what changed goes to the others a few matrices at a time. */
+static void place_shared(struct engine *e)
+{
+    size_t largest = SHARED_BYTES;
+    if (e->ranks == 1)
+        return;
+    for (int i = 0; i < e->n_matrices; i++) {
+        size_t bytes = e->table->params[i].n_elements * dtype_size(e->dtype);
+        largest = bytes > largest ? bytes : largest;
+    }
+    e->shared_bytes = largest;
+    e->shared = engine_device_memory(e, &e->use.workspace, largest);
+    e->shared_rows = engine_device_memory(e, &e->use.workspace, sizeof(int) * e->n_channels);
+}
+
+/* All device memory of the engine. */
+static void place_device_memory(struct engine *e)
+{
+    size_t n = e->n_channels;
+    place_owned_gradients(e);
+    place_shared(e);
+    state_place(e);
+    if (e->config.accumulate == ENGINE_ACCUMULATE_DEVICE)
+        e->windows = engine_device_memory(e, &e->use.windows, sizeof(float) * e->host_elements);
+    e->place_device = engine_device_memory(e, &e->use.workspace, n);
+    e->choice = engine_device_memory(e, &e->use.workspace, n);
+    e->norms = engine_device_memory(e, &e->use.workspace, sizeof(float) * n);
+    e->summary = engine_device_memory(e, &e->use.workspace, 2 * sizeof *e->summary);
+    e->scale = engine_device_memory(e, &e->use.workspace, sizeof *e->scale);
 }
 
 /* Each channel of each matrix has a count of updates; the host's state and exchange buffer exist
@@ -108,8 +142,6 @@ static bool allocate_host_state(struct engine *e, struct zf_error *err)
         if (!e->host_state)
             return false;
         e->exchange = e->device->allocate_host(e->exchange_bytes);
-        if (!on_host)
-            e->windows = device_memory(e, sizeof(float) * n);
     }
     place_host_state(e);
     return true;
@@ -134,8 +166,9 @@ static void make_tasks(struct engine *e)
     }
 }
 
-/* The fp32 masters are the parameters as they were loaded; each page is first touched by the worker
- * that will update it. */
+/* The fp32 masters are the parameters as they were loaded, which a device that the host cannot look
+ * into has put into the exchange buffer; each page is first touched by the worker that will update
+ * it. */
 static void initialise_chunk(void *argument, int chunk)
 {
     struct engine *e = argument;
@@ -143,11 +176,26 @@ static void initialise_chunk(void *argument, int chunk)
     const struct matrix *m = &e->matrices[task->matrix];
     size_t at = (size_t)task->first * (size_t)m->cols;
     size_t n = (size_t)(task->last - task->first) * (size_t)m->cols;
-    memcpy(m->host.master + at, (const float *)m->values + at, sizeof(float) * n);
+    if (e->device->unified)
+        memcpy(m->host.master + at, (const float *)m->values + at, sizeof(float) * n);
+    else
+        for (size_t i = at; i < at + n; i++)
+            m->host.master[i] = bf16_to_f32(((const uint16_t *)m->host.exchange)[i]);
     memset(m->host.m + at, 0, sizeof(float) * n);
     memset(m->host.v + at, 0, sizeof(float) * n);
     memset((char *)m->host.exchange + at * dtype_size(exchange_dtype(e)), 0,
            n * dtype_size(exchange_dtype(e)));
+}
+
+static void download_parameters(struct engine *e)
+{
+    struct device *d = e->device;
+    for (int i = 0; i < e->n_matrices; i++) {
+        struct matrix *m = &e->matrices[i];
+        if (m->selectable && m->n_owned > 0)
+            d->copy(d->compute, m->host.exchange, m->values, sizeof(uint16_t) * elements(m));
+    }
+    d->stream_wait(d->compute);
 }
 
 static void start_workers(struct engine *e)
@@ -161,30 +209,95 @@ static void start_workers(struct engine *e)
     if (!e->defers)
         return;
     e->workers = worker_pool_create(&w);
+    if (!e->device->unified)
+        download_parameters(e);
     struct worker_job job = {initialise_chunk, e, e->n_tasks};
     worker_pool_wait(e->workers, worker_pool_submit(e->workers, &job));
 }
 
-/* bf16: what the device computes with is rounded; masters were taken before. */
+/* bf16 on a device that computes in fp32: parameters are rounded; masters were taken before. */
 static void round_parameters(struct engine *e)
 {
     float *values = e->params;
-    for (size_t i = 0; e->config.bf16 && i < e->table->n_elements; i++)
+    bool rounds = e->config.bf16 && e->dtype == DTYPE_F32;
+    assert(!rounds || e->device->unified);
+    for (size_t i = 0; rounds && i < e->table->n_elements; i++)
         values[i] = bf16_to_f32(bf16_from_f32(values[i]));
 }
 
-/* Vectors, and every channel where topk_ratio is 1, are important from the start. */
+/* Vectors, and every channel where topk_ratio is 1, stay on the device. */
 static void place_resident_channels(struct engine *e)
 {
     for (int i = 0; i < e->n_matrices; i++) {
         struct matrix *m = &e->matrices[i];
         if (m->selectable)
             continue;
-        memset(e->place + m->first_channel, CHANNEL_IMPORTANT, (size_t)m->param->rows);
-        channels_initialise(e, m);
+        memset(e->place + m->first_channel, CHANNEL_RESIDENT, (size_t)m->param->rows);
+        memset(e->target + m->first_channel, 1, (size_t)m->param->rows);
+        state_initialise(e, m);
     }
-    memcpy(e->target, e->place, e->n_channels);
-    e->device->copy(e->device->compute, e->place_device, e->place, e->n_channels);
+    channels_publish(e);
+}
+
+/* Streams and events, and what the host keeps of each step. */
+static void place_streams(struct engine *e)
+{
+    struct device *d = e->device;
+    size_t layers = (size_t)e->table->n_layers;
+    e->reducing = d->stream_create();
+    e->down = d->stream_create();
+    e->up = d->stream_create();
+    e->mark = d->event_create();
+    e->norm_known = d->event_create();
+    e->accumulation.handed_over = d->event_create();
+    for (int j = 0; j < ENGINE_MAX_INTERVAL; j++)
+        e->groups[j].update.handed_over = d->event_create();
+    e->arriving = zf_calloc(layers, sizeof *e->arriving);
+    e->arrived = zf_calloc(layers, sizeof *e->arrived);
+    for (size_t l = 0; l < layers; l++)
+        e->arrived[l] = d->event_create();
+    e->summary_host = d->allocate_host(sizeof *e->summary_host);
+    if (e->config.update_interval == 0)
+        e->norms_host = d->allocate_host(sizeof(float) * e->n_channels);
+}
+
+static void release_streams(struct engine *e)
+{
+    struct device *d = e->device;
+    struct stream *streams[] = {e->reducing, e->down, e->up};
+    for (size_t i = 0; i < sizeof streams / sizeof *streams; i++) {
+        d->stream_wait(streams[i]);
+        d->stream_destroy(streams[i]);
+    }
+    d->event_destroy(e->mark);
+    d->event_destroy(e->norm_known);
+    d->event_destroy(e->accumulation.handed_over);
+    for (int j = 0; j < ENGINE_MAX_INTERVAL; j++)
+        d->event_destroy(e->groups[j].update.handed_over);
+    for (int l = 0; l < e->table->n_layers; l++)
+        d->event_destroy(e->arrived[l]);
+    free(e->arriving);
+    free(e->arrived);
+    d->release_host(e->summary_host);
+    if (e->norms_host)
+        d->release_host(e->norms_host);
+}
+
+void engine_measure(const struct engine_config *config, const struct param_table *table,
+                    enum dtype dtype, int rank, int ranks, struct memory_use *use)
+{
+    struct engine e = {.config = *config, .measuring = true, .use = *use, .dtype = dtype};
+    e.table = table;
+    e.rank = rank;
+    e.ranks = ranks;
+    describe_matrices(&e);
+    place_device_memory(&e);
+    *use = e.use;
+    for (int i = 0; i < e.n_matrices; i++) {
+        free(e.matrices[i].slots.row_host);
+        free(e.matrices[i].slot_of);
+    }
+    free(e.matrices);
 }
 
 struct engine *engine_create(const struct engine_config *config, struct device *device,
@@ -203,28 +316,32 @@ struct engine *engine_create(const struct engine_config *config, struct device *
     struct engine *e = zf_calloc(1, sizeof *e);
     e->config = *config;
     e->device = device;
+    e->dtype = device->dtype;
     e->comm = comm;
+    e->rank = comm_rank(comm);
+    e->ranks = comm_size(comm);
     e->table = table;
     e->params = params;
     e->grads = grads;
+    assert(config->bf16 || device->dtype == DTYPE_F32);
     describe_matrices(e);
-    place_owned_gradients(e);
+    place_streams(e);
+    place_device_memory(e);
     e->place = zf_calloc(e->n_channels, 1);
     e->target = zf_calloc(e->n_channels, 1);
     e->updated = zf_calloc(e->n_channels, 1);
-    e->place_device = device_memory(e, e->n_channels);
-    e->norms = zf_calloc(e->n_channels, sizeof(float));
-    e->norms_device = device_memory(e, sizeof(float) * e->n_channels);
-    e->scale = device_memory(e, sizeof(float));
     e->important_norm = zf_calloc((size_t)e->n_matrices, sizeof(double));
     e->deferred_norm = zf_calloc((size_t)e->n_matrices, sizeof(double));
-    e->shared_offset = zf_calloc((size_t)comm_size(comm) + 1, sizeof *e->shared_offset);
+    e->shared_offset = zf_calloc((size_t)e->ranks + 1, sizeof *e->shared_offset);
+    if (e->ranks > 1)
+        e->shared_rows_host = zf_malloc(sizeof(int) * e->n_channels);
     make_tasks(e);
     if (!allocate_host_state(e, err)) {
         engine_destroy(e);
         return NULL;
     }
     start_workers(e);
+    e->interval = 1;
     place_resident_channels(e);
     round_parameters(e);
     windows_begin(e, 1, 0, 0);
@@ -235,24 +352,25 @@ void engine_destroy(struct engine *e)
 {
     if (!e)
         return;
+    e->device->stream_wait(e->device->compute);
+    release_streams(e);
     worker_pool_destroy(e->workers);
-    channels_release(e);
+    state_release(e);
     host_memory_free(e->host_state, e->host_state_bytes);
     if (e->exchange)
         e->device->release_host(e->exchange);
-    void *device_arrays[] = {e->owned_grads, e->windows, e->place_device, e->norms_device,
-                             e->scale};
+    void *device_arrays[] = {e->owned_grads, e->shared, e->shared_rows, e->windows, e->place_device,
+                             e->choice,      e->norms,  e->summary,     e->scale};
     for (size_t i = 0; i < sizeof device_arrays / sizeof *device_arrays; i++)
         if (device_arrays[i])
             e->device->release(device_arrays[i]);
     free(e->tasks);
-    free(e->shared);
-    free(e->shared_offset);
     free(e->updates);
+    free(e->shared_offset);
+    free(e->shared_rows_host);
     free(e->place);
     free(e->target);
     free(e->updated);
-    free(e->norms);
     free(e->important_norm);
     free(e->deferred_norm);
     free(e->matrices);
@@ -263,67 +381,93 @@ struct engine_memory engine_memory(const struct engine *e)
 {
     size_t counts = e->n_channels * sizeof *e->updates;
     return (struct engine_memory){.host = e->host_state_bytes + e->exchange_bytes + counts,
-                                  .device = e->device_bytes,
+                                  .device = memory_total(&e->use),
                                   .host_elements = e->host_elements};
 }
 
 /* ---- a step ---- */
+
+void engine_follow(struct engine *e, struct stream *stream, struct stream *other)
+{
+    e->device->event_record(e->mark, other);
+    e->device->event_order(stream, e->mark);
+}
 
 void engine_begin_step(struct engine *e, float lr)
 {
     e->lr = lr;
 }
 
-void engine_layer_gradients_ready(struct engine *e, int layer)
+void engine_before_layer(struct engine *e, int layer)
 {
-    int size = comm_size(e->comm);
-    if (size == 1)
-        return;
+    if (e->arriving[layer])
+        e->device->event_order(e->device->compute, e->arrived[layer]);
+    e->arriving[layer] = false;
+}
+
+void engine_settle(struct engine *e)
+{
+    for (int layer = 0; layer < e->table->n_layers; layer++)
+        engine_before_layer(e, layer);
+}
+
+static void reduce_layer(struct engine *e, int layer)
+{
     for (int i = 0; i < e->n_matrices; i++) {
         const struct matrix *m = &e->matrices[i];
         const struct param *p = m->param;
-        if (p->layer != layer)
-            continue;
-        for (int r = 0; r < size; r++) {
-            struct range owned = schedule_owned(i, p->rows, size, r);
-            comm_reduce_start(e->comm, e->grads + p->offset + (size_t)owned.first * (size_t)p->cols,
-                              m->grad, (size_t)(owned.last - owned.first) * (size_t)p->cols, r);
+        for (int r = 0; r < e->ranks && p->layer == layer; r++) {
+            struct range owned = schedule_owned(i, p->rows, e->ranks, r);
+            comm_device_reduce(e->comm, e->reducing,
+                               e->grads + p->offset + (size_t)owned.first * (size_t)p->cols,
+                               m->grad, (size_t)(owned.last - owned.first) * (size_t)p->cols, r);
         }
     }
 }
 
-/* Squared norms of all channels, on all ranks; returns the global norm, summed in double in the
- * order of the channels, so that it does not depend on the number of ranks. */
-static double measure_norms(struct engine *e)
+/* A layer's gradient is on its owner: its norms, and where the host gathers gradients, its way
+ * down. */
+static void measure_layer(struct engine *e, int layer)
 {
-    struct device *d = e->device;
-    double sum = 0;
     for (int i = 0; i < e->n_matrices; i++) {
         struct matrix *m = &e->matrices[i];
-        size_t first = m->first_channel + (size_t)m->owned.first;
-        d->ops->row_norms_squared(d->compute, e->norms_device + first, m->grad, m->n_owned,
-                                  m->cols);
+        if (m->param->layer != layer)
+            continue;
+        e->device->ops->row_norms_squared(e->reducing,
+                                          e->norms + m->first_channel + (size_t)m->owned.first,
+                                          m->grad, m->n_owned, m->cols);
+        windows_stage(e, m);
     }
-    if (comm_size(e->comm) > 1)
-        memset(e->norms, 0, sizeof(float) * e->n_channels);
-    for (int i = 0; i < e->n_matrices; i++) {
-        struct matrix *m = &e->matrices[i];
-        size_t first = m->first_channel + (size_t)m->owned.first;
-        d->copy(d->compute, e->norms + first, e->norms_device + first,
-                sizeof(float) * (size_t)m->n_owned);
-    }
-    d->stream_wait(d->compute);
-    comm_all_reduce_f32(e->comm, e->norms, e->n_channels);
-    for (size_t i = 0; i < e->n_channels; i++)
-        sum += e->norms[i];
-    return sqrt(sum);
 }
 
-/* As torch.nn.utils.clip_grad_norm_. */
-static float clipping_factor(float limit, double norm)
+void engine_layer_gradients_ready(struct engine *e, int layer)
 {
-    double factor = limit > 0 ? limit / (norm + 1e-6) : 1;
-    return factor < 1 ? (float)factor : 1;
+    engine_follow(e, e->reducing, e->device->compute);
+    if (e->ranks == 1)
+        measure_layer(e, layer);
+    else
+        reduce_layer(e, layer);
+}
+
+/* Squared norms of all channels, on all ranks, and what they say; the host learns it when
+ * norm_known has passed. */
+static void measure_step(struct engine *e)
+{
+    struct device *d = e->device;
+    if (e->ranks > 1) {
+        comm_device_finish(e->comm, e->reducing);
+        d->zero(e->reducing, e->norms, sizeof(float) * e->n_channels);
+        for (int layer = e->table->n_layers - 1; layer >= 0; layer--)
+            measure_layer(e, layer);
+        comm_device_all_reduce(e->comm, e->reducing, e->norms, e->n_channels);
+    }
+    d->ops->summarise_norms(e->reducing, e->summary, e->norms, e->place_device, (int)e->n_channels,
+                            e->config.gradient_clipping);
+    engine_follow(e, e->device->compute, e->reducing);
+    d->copy(e->reducing, e->summary_host, e->summary, sizeof *e->summary);
+    if (e->norms_host)
+        d->copy(e->reducing, e->norms_host, e->norms, sizeof(float) * e->n_channels);
+    d->event_record(e->norm_known, e->reducing);
 }
 
 /* After the warm-up, windows of the configured length begin. */
@@ -336,61 +480,122 @@ static void leave_warm_up(struct engine *e)
         windows_begin(e, interval, e->config.apply_lag, e->step);
 }
 
-enum shared_copy { SHARED_COUNT, SHARED_PACK, SHARED_UNPACK };
+/* ---- several ranks ---- */
 
-/* Counts the bytes of one rank's channels whose parameters changed, or copies them to or from a
- * buffer, in the order of the table. */
-static size_t copy_shared(struct engine *e, int rank, char *buffer, enum shared_copy what)
+/* Rows of one matrix that changed on one rank, on their way to the others. */
+struct shared_run {
+    const struct matrix *matrix;
+    int rank, first, n; /* shared_rows[first .. first + n) */
+    size_t at;          /* in e->shared, bytes */
+};
+
+/* What changed in matrices [first, last), rank by rank. Returns the number of runs. */
+static int find_runs(struct engine *e, int first, int last, struct shared_run *runs)
 {
-    struct device *d = e->device;
+    int n_runs = 0, n_rows = 0;
     size_t at = 0;
-    for (int i = 0; i < e->n_matrices; i++) {
-        const struct matrix *m = &e->matrices[i];
-        struct range owned = schedule_owned(i, m->param->rows, comm_size(e->comm), rank);
-        size_t bytes = (size_t)m->cols * dtype_size(d->dtype);
-        char *values = (char *)e->params + m->param->offset * dtype_size(d->dtype);
-        for (int row = owned.first; row < owned.last; row++) {
-            if (!e->updated[m->first_channel + (size_t)row])
-                continue;
-            if (what == SHARED_PACK)
-                d->copy(d->compute, buffer + at, values + (size_t)row * bytes, bytes);
-            else if (what == SHARED_UNPACK)
-                d->copy(d->compute, values + (size_t)row * bytes, buffer + at, bytes);
-            at += bytes;
+    for (int r = 0; r < e->ranks; r++) {
+        e->shared_offset[r] = at;
+        for (int i = first; i < last; i++) {
+            const struct matrix *m = &e->matrices[i];
+            struct range owned = schedule_owned(i, m->param->rows, e->ranks, r);
+            struct shared_run run = {m, r, n_rows, 0, at};
+            for (int row = owned.first; row < owned.last; row++)
+                if (e->updated[m->first_channel + (size_t)row])
+                    e->shared_rows_host[n_rows++] = row;
+            run.n = n_rows - run.first;
+            at += (size_t)run.n * (size_t)m->cols * dtype_size(e->dtype);
+            if (run.n > 0)
+                runs[n_runs++] = run;
         }
     }
-    return at;
+    e->shared_offset[e->ranks] = at;
+    return n_runs;
+}
+
+/* Copies a run between the parameters and the buffer. */
+static void copy_run(struct engine *e, const struct shared_run *run, bool pack)
+{
+    const struct param *p = run->matrix->param;
+    char *values = (char *)e->params + p->offset * dtype_size(e->dtype), *at = e->shared + run->at;
+    const int *rows = e->shared_rows + run->first;
+    e->device->ops->copy_rows(e->reducing, pack ? at : values, pack ? NULL : rows,
+                              pack ? values : at, pack ? rows : NULL, run->n,
+                              (size_t)p->cols * dtype_size(e->dtype));
+}
+
+static void share_matrices(struct engine *e, int first, int last)
+{
+    size_t most = (size_t)(last - first) * (size_t)e->ranks;
+    struct shared_run *runs = zf_malloc(sizeof *runs * (most + 1));
+    int n_runs = find_runs(e, first, last, runs), n_rows = 0;
+    for (int i = 0; i < n_runs; i++)
+        n_rows += runs[i].n;
+    e->device->copy(e->reducing, e->shared_rows, e->shared_rows_host, sizeof(int) * (size_t)n_rows);
+    for (int i = 0; i < n_runs; i++)
+        if (runs[i].rank == e->rank)
+            copy_run(e, &runs[i], true);
+    comm_device_all_gather(e->comm, e->reducing, e->shared, e->shared_offset);
+    for (int i = 0; i < n_runs; i++)
+        if (runs[i].rank != e->rank)
+            copy_run(e, &runs[i], false);
+    free(runs);
 }
 
 /* Owned channels whose parameters changed go to the other ranks, theirs come here. */
 static void share_parameters(struct engine *e)
 {
-    int size = comm_size(e->comm), me = comm_rank(e->comm);
-    size_t total = 0;
-    for (int r = 0; r < size && size > 1; r++) {
-        e->shared_offset[r] = total;
-        total += copy_shared(e, r, NULL, SHARED_COUNT);
-        e->shared_offset[r + 1] = total;
+    size_t bytes = 0;
+    int first = 0;
+    if (e->ranks == 1)
+        return;
+    engine_follow(e, e->reducing, e->device->compute);
+    engine_follow(e, e->reducing, e->up);
+    for (int i = 0; i < e->n_matrices; i++) {
+        size_t here = e->table->params[i].n_elements * dtype_size(e->dtype);
+        if (bytes + here > e->shared_bytes) {
+            share_matrices(e, first, i);
+            first = i;
+            bytes = 0;
+        }
+        bytes += here;
     }
-    if (size > 1) {
-        if (total > e->shared_bytes)
-            e->shared = zf_realloc(e->shared, e->shared_bytes = total);
-        copy_shared(e, me, e->shared + e->shared_offset[me], SHARED_PACK);
-        e->device->stream_wait(e->device->compute);
-        comm_all_gather(e->comm, e->shared, e->shared_offset);
-        for (int r = 0; r < size; r++)
-            if (r != me)
-                copy_shared(e, r, e->shared + e->shared_offset[r], SHARED_UNPACK);
-    }
+    share_matrices(e, first, e->n_matrices);
     memset(e->updated, 0, e->n_channels);
+    for (int layer = 0; layer < e->table->n_layers; layer++) {
+        e->device->event_record(e->arrived[layer], e->reducing);
+        e->arriving[layer] = true;
+    }
 }
 
-static void update(struct engine *e, float factor, struct step_report *report)
+/* ---- the end of a step ---- */
+
+/* What is done on the device with this step's gradient; it reads the clipping factor there, so the
+ * host need not know it yet. */
+static void use_gradient(struct engine *e, struct step_report *report)
 {
-    leave_warm_up(e);
+    channels_update_important(e, report);
+    windows_accumulate_on_device(e);
+}
+
+static void count_step(struct engine *e, struct step_report *report)
+{
+    for (int i = 0; i < e->n_matrices; i++)
+        channels_count_updates(&e->matrices[i], e->matrices[i].slots.row_host);
+    for (size_t c = 0; c < e->n_channels && e->ranks > 1; c++)
+        e->updated[c] |= e->place[c] == CHANNEL_IMPORTANT || e->place[c] == CHANNEL_RESIDENT;
+    if (e->workers)
+        windows_count_step(e, e->summary_host->factor, report);
+}
+
+/* Once the host knows that the step counts. */
+static void update(struct engine *e, bool first_choice, struct step_report *report)
+{
+    e->skipped_in_a_row = 0;
     channels_select(e, report);
-    channels_update_important(e, factor, report);
-    windows_accumulate(e, factor, report);
+    if (first_choice)
+        use_gradient(e, report);
+    count_step(e, report);
     windows_arrive(e, false, report);
     for (int j = 0; j < e->interval; j++)
         if (schedule_closes(j, e->step - e->windows_began, e->interval, e->config.stagger))
@@ -401,25 +606,46 @@ static void update(struct engine *e, float factor, struct step_report *report)
     e->step++;
 }
 
-bool engine_end_step(struct engine *e, struct step_report *report, struct zf_error *err)
+/* Clears the gradients for the next step, once they have gone where they are to go. */
+static void clear_gradients(struct engine *e)
 {
     struct device *d = e->device;
-    comm_reduce_finish(e->comm);
-    double norm = measure_norms(e);
-    *report = (struct step_report){.grad_norm = (float)norm, .skipped = !isfinite(norm)};
-    if (report->skipped) {
-        e->skipped_in_a_row++;
-    } else {
-        e->skipped_in_a_row = 0;
-        update(e, clipping_factor(e->config.gradient_clipping, norm), report);
-    }
+    if (e->config.accumulate == ENGINE_ACCUMULATE_HOST)
+        engine_follow(e, d->compute, e->down);
     d->zero(d->compute, e->grads, e->table->n_elements * sizeof(float));
+    e->staging_gradients = false;
+    e->staged_bytes = 0;
+}
+
+static void report_host_time(struct engine *e, struct step_report *report)
+{
+    report->stall_seconds += e->stall_seconds;
+    e->stall_seconds = 0;
+    if (!e->workers)
+        return;
+    double busy = worker_pool_busy_seconds(e->workers);
+    report->host_seconds = busy - e->host_seconds_before;
+    e->host_seconds_before = busy;
+}
+
+bool engine_end_step(struct engine *e, struct step_report *report, struct zf_error *err)
+{
+    *report = (struct step_report){0};
+    measure_step(e);
+    leave_warm_up(e);
+    bool first_choice = channels_choose_first(e);
+    if (!first_choice)
+        use_gradient(e, report);
+    e->device->event_wait(e->norm_known);
+    report->grad_norm = e->summary_host->norm;
+    report->skipped = e->summary_host->factor == 0;
+    if (report->skipped)
+        e->skipped_in_a_row++;
+    else
+        update(e, first_choice, report);
+    clear_gradients(e);
     report->update_interval = e->interval;
-    if (e->workers) {
-        double busy = worker_pool_busy_seconds(e->workers);
-        report->host_seconds = busy - e->host_seconds_before;
-        e->host_seconds_before = busy;
-    }
+    report_host_time(e, report);
     return e->skipped_in_a_row < SKIPPED_IN_A_ROW_LIMIT ||
            zf_fail(err,
                    "the gradient was not finite in %d steps in a row, the last with a learning "
@@ -437,4 +663,5 @@ void engine_finish(struct engine *e)
     struct step_report ignored = {0};
     windows_flush(e, &ignored);
     share_parameters(e);
+    engine_settle(e);
 }

@@ -12,6 +12,7 @@
 #define ZF_OFFLOAD_ENGINE_H
 
 #include "data/error.h"
+#include "model/arena.h"
 #include "model/device.h"
 #include "model/ops.h"
 #include "model/params.h"
@@ -75,18 +76,25 @@ struct step_report {
 struct engine;
 
 /* params: (n_elements) of the device's dtype, initialised; grads: (n_elements) fp32, zero; laid out
- * by `table`; all are borrowed. Every rank's parameters are the same. Fails where apply_lag is more
- * than update_interval. */
+ * by `table`; all are borrowed. comm is attached to the device. Every rank's parameters are the
+ * same. On a device that computes in bf16, config->bf16 holds. Fails where apply_lag is more than
+ * update_interval. */
 struct engine *engine_create(const struct engine_config *config, struct device *device,
                              struct comm *comm, const struct param_table *table, void *params,
                              float *grads, struct zf_error *err);
 void engine_destroy(struct engine *e);
 
-/* A step: begin; backward, calling engine_layer_gradients_ready as each layer's gradient is
- * complete (they are sums over this rank's part of the step, already divided by the whole step's
- * items); end, which updates the parameters and clears the gradients. */
+/* A step: begin; forward, calling engine_before_layer as each layer's parameters are needed, since
+ * they may still be on their way; backward, calling engine_layer_gradients_ready as each layer's
+ * gradient is complete (they are sums over this rank's part of the step, already divided by the
+ * whole step's items); end, which updates the parameters and clears the gradients. All of it is put
+ * on the device's streams; the host waits for the step's norm alone. */
 void engine_begin_step(struct engine *e, float lr);
+void engine_before_layer(struct engine *e, int layer);
 void engine_layer_gradients_ready(struct engine *e, int layer);
+/* Whoever else reads the parameters calls this first: what is put on the compute stream from now on
+ * sees all that is due. */
+void engine_settle(struct engine *e);
 /* Fails after ten steps in a row whose gradient was not finite. */
 bool engine_end_step(struct engine *e, struct step_report *report, struct zf_error *err);
 
@@ -102,6 +110,11 @@ void engine_finish(struct engine *e);
  * flight included. Parameters themselves are saved with the model. Collective. */
 bool engine_save(struct engine *e, const char *directory, struct zf_error *err);
 bool engine_load(struct engine *e, const char *directory, struct zf_error *err);
+
+/* Adds the device memory that an engine will hold on one rank, by use; gradients are those that it
+ * holds itself: with several ranks, the owned ones. dtype: the device's */
+void engine_measure(const struct engine_config *config, const struct param_table *table,
+                    enum dtype dtype, int rank, int ranks, struct memory_use *use);
 
 /* Bytes of host and device memory that the engine holds on this rank. */
 struct engine_memory {

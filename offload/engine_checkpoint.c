@@ -57,31 +57,41 @@ static void declare_matrix(struct safetensors_writer *w, const struct matrix *m)
         declare(w, m, "window", DTYPE_F32, 2);
 }
 
-static void write_rows(struct engine *e, struct safetensors_writer *w, struct matrix *m, int part)
+static void write_values(struct safetensors_writer *w, const struct matrix *m, const float *values)
+{
+    safetensors_write_data(w, values, sizeof(float) * (size_t)m->n_owned * (size_t)m->cols);
+}
+
+/* The windows, wherever they are, to host memory or back. */
+static void copy_window(struct engine *e, const struct matrix *m, float *values, bool write)
 {
     struct device *d = e->device;
-    size_t bytes = sizeof(float) * (size_t)m->cols;
-    float *row_host = zf_malloc(bytes);
-    for (int row = 0; row < m->n_owned; row++) {
-        const float *from =
-            part < 3 ? channels_state(e, m, row, part) : m->window + (size_t)row * (size_t)m->cols;
-        d->copy(d->compute, row_host, from, bytes);
+    size_t bytes = sizeof(float) * (size_t)m->n_owned * (size_t)m->cols;
+    float *to = write ? m->window : values, *from = write ? values : m->window;
+    if (e->config.accumulate == ENGINE_ACCUMULATE_HOST) {
+        memcpy(to, from, bytes);
+    } else {
+        d->copy(d->compute, to, from, bytes);
         d->stream_wait(d->compute);
-        safetensors_write_data(w, row_host, bytes);
     }
-    free(row_host);
 }
 
 static void write_matrix(struct engine *e, struct safetensors_writer *w, struct matrix *m)
 {
     size_t first = m->first_channel + (size_t)m->owned.first, n = (size_t)m->n_owned;
-    for (int part = 0; part < 3; part++)
-        write_rows(e, w, m, part);
+    float *values = zf_malloc(sizeof(float) * (n * (size_t)m->cols + 1));
+    for (int part = 0; part < 3; part++) {
+        state_read(e, m, part, values);
+        write_values(w, m, values);
+    }
     safetensors_write_data(w, m->host.updates, sizeof(uint32_t) * n);
     safetensors_write_data(w, e->place + first, n);
     safetensors_write_data(w, e->target + first, n);
-    if (m->selectable)
-        write_rows(e, w, m, 3);
+    if (m->selectable) {
+        copy_window(e, m, values, false);
+        write_values(w, m, values);
+    }
+    free(values);
 }
 
 static void write_engine(const struct engine *e, struct safetensors_writer *w)
@@ -99,9 +109,9 @@ static void write_engine(const struct engine *e, struct safetensors_writer *w)
 
 static void write_metadata(const struct engine *e, struct safetensors_writer *w)
 {
-    char *counters =
-        zf_format("%d %d %d %d %d %d %d %d", e->step, e->interval, e->lag, e->windows_began,
-                  e->selected, e->skipped_in_a_row, e->observed_steps, e->least_interval);
+    char *counters = zf_format("%d %d %d %d %d %d %d %d %d", e->step, e->interval, e->lag,
+                               e->windows_began, e->selected, e->skipped_in_a_row,
+                               e->observed_steps, e->least_interval, e->chosen_in);
     char *same = settings(e);
     safetensors_write_metadata(w, "engine", counters);
     safetensors_write_metadata(w, "settings", same);
@@ -112,13 +122,12 @@ static void write_metadata(const struct engine *e, struct safetensors_writer *w)
 /* Updates in flight finish first: what they changed is saved, and their arrival stays due. */
 static void wait_for_workers(struct engine *e)
 {
-    if (!e->workers)
-        return;
-    if (e->accumulate_ticket)
-        worker_pool_wait(e->workers, e->accumulate_ticket);
+    struct step_report ignored = {0};
+    engine_settle(e);
+    windows_wait(e, &e->accumulation, &ignored);
     for (int j = 0; j < e->interval; j++)
         if (e->groups[j].in_flight)
-            worker_pool_wait(e->workers, e->groups[j].ticket);
+            windows_wait(e, &e->groups[j].update, &ignored);
 }
 
 bool engine_save(struct engine *e, const char *directory, struct zf_error *err)
@@ -209,28 +218,20 @@ static bool load_flags(struct engine *e, struct matrix *m, const struct piece *p
     return true;
 }
 
-/* Rows of one tensor that this rank owns, to where each channel's state lies. part 3: the window.
+/* This rank's rows of one tensor into an array of (n_owned, cols); others stay. part 3: the window.
  */
-static bool load_part(struct engine *e, struct matrix *m, const struct piece *p, int part,
+static bool load_part(struct matrix *m, const struct piece *p, int part, float *values,
                       struct zf_error *err)
 {
-    struct device *d = e->device;
     size_t cols = (size_t)m->cols;
     const struct tensor *t = piece_of(p->shard, m, part < 3 ? STATE_NAMES[part] : "window",
                                       DTYPE_F32, cols, (size_t)p->n, p->path, err);
-    bool ok = t != NULL;
-    float *row_host = zf_malloc(sizeof(float) * cols);
-    for (int row = 0; ok && row < m->n_owned; row++) {
-        int at = m->owned.first + row - p->first;
-        if (at < 0 || at >= p->n)
-            continue;
-        float *to = part < 3 ? channels_state(e, m, row, part) : m->window + (size_t)row * cols;
-        ok = tensor_read_f32(t, row_host, (size_t)at * cols, cols, err);
-        d->copy(d->compute, to, row_host, sizeof(float) * cols);
-        d->stream_wait(d->compute);
-    }
-    free(row_host);
-    return ok;
+    int first = m->owned.first > p->first ? m->owned.first : p->first;
+    int last = m->owned.last < p->first + p->n ? m->owned.last : p->first + p->n;
+    if (!t || first >= last)
+        return t != NULL;
+    return tensor_read_f32(t, values + (size_t)(first - m->owned.first) * cols,
+                           (size_t)(first - p->first) * cols, (size_t)(last - first) * cols, err);
 }
 
 static bool load_counts(struct matrix *m, const struct piece *p, struct zf_error *err)
@@ -249,9 +250,21 @@ static bool load_counts(struct matrix *m, const struct piece *p, struct zf_error
 static bool load_state(struct engine *e, struct matrix *m, const struct piece *p,
                        struct zf_error *err)
 {
+    size_t n = (size_t)m->n_owned * (size_t)m->cols;
+    float *values = zf_malloc(sizeof(float) * (n + 1));
     bool ok = load_counts(m, p, err);
-    for (int part = 0; ok && part < (m->selectable ? 4 : 3); part++)
-        ok = load_part(e, m, p, part, err);
+    for (int part = 0; ok && n > 0 && part < 3; part++) {
+        state_read(e, m, part, values);
+        ok = load_part(m, p, part, values, err);
+        if (ok)
+            state_write(e, m, part, values);
+    }
+    if (ok && m->selectable && n > 0) {
+        copy_window(e, m, values, false);
+        ok = load_part(m, p, 3, values, err);
+        copy_window(e, m, values, true);
+    }
+    free(values);
     return ok;
 }
 
@@ -274,7 +287,8 @@ static bool load_groups(struct engine *e, const struct piece *p, struct zf_error
                                       .due = f[3],
                                       .oldest_in_flight = f[4],
                                       .closing_steps = f[5],
-                                      .has_leaving = f[6]};
+                                      .has_leaving = f[6],
+                                      .update = {.handed_over = e->groups[j].update.handed_over}};
     }
     memcpy(e->important_norm, norms->data, sizeof(double) * n);
     memcpy(e->deferred_norm, (const char *)norms->data + sizeof(double) * n, sizeof(double) * n);
@@ -288,9 +302,9 @@ static bool load_counters(struct engine *e, const struct piece *p, struct zf_err
     char *ours = settings(e);
     int selected = 0;
     bool ok = (counters && theirs &&
-               sscanf(counters, "%d %d %d %d %d %d %d %d", &e->step, &e->interval, &e->lag,
+               sscanf(counters, "%d %d %d %d %d %d %d %d %d", &e->step, &e->interval, &e->lag,
                       &e->windows_began, &selected, &e->skipped_in_a_row, &e->observed_steps,
-                      &e->least_interval) == 8 &&
+                      &e->least_interval, &e->chosen_in) == 9 &&
                e->interval >= 1 && e->interval <= ENGINE_MAX_INTERVAL) ||
               zf_fail(err, "%s: its metadata has no \"engine\" and \"settings\"", p->path);
     if (ok && strcmp(ours, theirs) != 0)
@@ -334,17 +348,17 @@ static bool load_all(struct engine *e, const char *directory, struct zf_error *e
                 return false;
         }
         for (int i = 0; pass == 0 && i < e->n_matrices; i++)
-            channels_adopt(e, &e->matrices[i]);
+            state_adopt(e, &e->matrices[i]);
     }
     return true;
 }
 
 bool engine_load(struct engine *e, const char *directory, struct zf_error *err)
 {
-    struct device *d = e->device;
     bool ok = load_all(e, directory, err);
     if (ok) {
-        d->copy(d->compute, e->place_device, e->place, e->n_channels);
+        e->to_adopt = UINT64_MAX; /* groups that have looked will find nothing */
+        channels_publish(e);
         windows_restore_exchange(e);
     }
     return comm_all_ok(e->comm, ok, err);

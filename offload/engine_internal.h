@@ -1,6 +1,7 @@
 /* The engine's insides, shared by the files that implement offload/engine.h:
  *   engine.c             creation, the order of a step
- *   engine_channels.c    state of channels: where it lives, how it moves
+ *   engine_channels.c    channels: their updates on the device, who is important
+ *   engine_state.c       where their state lives, how it moves
  *   engine_windows.c     windows: gathering gradients, closing, host updates, arrivals
  *   engine_checkpoint.c  save and load */
 #ifndef ZF_OFFLOAD_ENGINE_INTERNAL_H
@@ -22,11 +23,11 @@ struct state_arrays {
  * place; the channel may be any, row[slot] says which. */
 struct slots {
     int n, capacity;
-    int lowest_free; /* no slot below it is free */
-    int *row_host;   /* (capacity) index among the owned channels, -1: free */
-    int *row;        /* the same in device memory */
-    float *corrections_host,
-        *corrections;          /* (capacity, 2) bias corrections of this step's update */
+    int lowest_free;           /* no slot below it is free */
+    bool changed;              /* row_host is newer than row and updates */
+    int *row_host;             /* (capacity) index among the owned channels, -1: free */
+    int *row;                  /* the same in device memory */
+    uint32_t *updates;         /* (capacity) AdamW updates that each has had, device */
     struct state_arrays state; /* (capacity, cols) each */
 };
 
@@ -46,11 +47,22 @@ struct matrix {
     struct host_adam_matrix host; /* (n_owned, cols) host state;  */
     struct slots slots;
     int *slot_of; /* (n_owned) slot of an important channel, else -1 */
+    int deferred[ENGINE_MAX_INTERVAL], leaving[ENGINE_MAX_INTERVAL]; /* owned channels by group */
 };
 
 /* A contiguous range of one matrix's owned channels: what one chunk of host work covers. */
 struct task {
     int matrix, first, last;
+};
+
+/* A job for the workers that begins when a stream has got to it. */
+struct host_work {
+    struct worker_pool *workers;
+    struct worker_job job;
+    struct event *handed_over; /* the stream has got there: ticket holds */
+    uint64_t ticket;
+    bool begun;       /* since the engine was created or loaded */
+    double submitted; /* when, on data/clock.h's clock */
 };
 
 /* A group's window and the host update that its last closing started. */
@@ -62,16 +74,30 @@ struct group {
     bool in_flight; /* an update has been handed to the host and is not visible yet */
     int due;        /* the step at whose end it becomes visible */
     int oldest_in_flight;
-    uint64_t ticket;
-    float lr;          /* of the update in flight */
-    int closing_steps; /* gradients in the window that it closed */
-    bool has_leaving;  /* channels left with that closing */
+    struct host_work update;
+    float lr;                              /* of the update in flight */
+    int closing_steps;                     /* gradients in the window that it closed */
+    bool has_leaving;                      /* channels left with that closing */
+    double down_began, up_began, up_ended; /* for the timeline, on data/clock.h's clock */
+};
+
+/* Pinned memory through which state of channels moves. */
+struct staging {
+    char *memory;
+    size_t capacity, used;
+    int *rows;                /* (most channels of a matrix) device memory */
+    struct landing *landings; /* what goes on to the host's arrays once the device has written it */
+    int n_landings, landings_capacity;
 };
 
 struct engine {
     struct engine_config config;
     struct device *device;
     struct comm *comm;
+    int rank, ranks;
+    enum dtype dtype; /* of the device's parameters */
+    bool measuring;   /* nothing is allocated: engine_measure */
+    struct memory_use use;
     const struct param_table *table;
     void *params;
     float *grads;
@@ -79,24 +105,41 @@ struct engine {
     struct matrix *matrices; /* (n_params) */
     int n_matrices;
     size_t n_channels;
-    char *shared;          /* ranks > 1: parameters that changed in this step, rank by rank */
-    size_t *shared_offset; /* (size + 1) where each rank's begin, in bytes */
+
+    /* Beside device->compute; `mark` orders one stream behind what is on another so far. */
+    struct stream *reducing;  /* gradients to their owners, norms */
+    struct stream *down, *up; /* the link, one each way */
+    struct event *mark;
+    struct event *norm_known; /* summary_host holds this step's */
+    struct event **arrived;   /* (n_layers) parameters on their way to a layer are there */
+    bool *arriving;           /* (n_layers) and the compute stream does not wait for it yet */
+
+    /* ranks > 1: parameters that changed go to the other ranks through this. Device memory: */
+    char *shared;
     size_t shared_bytes;
+    int *shared_rows; /* (n_channels) which rows they are */
+    int *shared_rows_host;
+    size_t *shared_offset; /* (ranks + 1) where each rank's begin, in bytes */
 
     unsigned char *place;        /* (n_channels) enum channel_place: what is in force */
     unsigned char *place_device; /* (n_channels) the same in device memory */
     unsigned char *target;  /* (n_channels) 1: in the newest choice, adopted as windows close */
-    unsigned char *updated; /* (n_channels) parameters that changed in this step, on any rank */
-    float *norms;           /* (n_channels) squared, of all ranks' channels */
-    float *norms_device;    /* (channels owned) */
-    float *scale;           /* one float in device memory: a factor on gradients */
+    unsigned char *choice;  /* (n_channels) a choice that is looked at, device memory */
+    uint64_t to_adopt;      /* groups that have not looked at the newest choice */
+    unsigned char *updated; /* ranks > 1: (n_channels) parameters that changed in this step */
+    float *norms;           /* (n_channels) squared, of all ranks' channels, device */
+    float *norms_host;      /* update_interval 0: the same, in memory of allocate_host */
+    struct norm_summary *summary, *summary_host; /* of this step; of a choice: the second */
+    float *scale;                                /* a factor on gradients, device */
 
     struct state_arrays visiting; /* offload_important: one matrix's slots at a time */
+    struct staging staging;
     struct group groups[ENGINE_MAX_INTERVAL];
     int interval, lag; /* in force */
     int step;          /* steps done, skipped ones not counted */
     int windows_began; /* the step in which the present schedule of windows started */
     bool selected;     /* the first choice has been made */
+    int chosen_in;     /* the step of the newest choice */
     float lr;
     int skipped_in_a_row;
 
@@ -114,11 +157,15 @@ struct engine {
     void *exchange;    /* gradients down, parameters up; then staged gradients */
     float *windows;    /* in device memory, or NULL */
     size_t host_state_bytes, exchange_bytes;
-    uint64_t accumulate_ticket; /* the host's last addition to its windows */
-    uint64_t staged_fresh;      /* groups whose windows it begins */
-    uint32_t *updates;          /* (channels owned) AdamW updates that each has had */
-    size_t host_elements;       /* parameters whose state may live on the host */
-    size_t device_bytes, host_bytes;
+    struct host_work accumulation; /* the host's addition of staged gradients to its windows */
+    bool staging_gradients;        /* this step's have begun to go down */
+    double staging_began;          /* for the timeline */
+    double stall_seconds;          /* of this step, so far */
+    size_t staged_bytes;
+    uint64_t staged_fresh; /* groups whose windows it begins */
+    float staged_factor;   /* of clipping */
+    uint32_t *updates;     /* (channels owned) AdamW updates that each has had */
+    size_t host_elements;  /* parameters whose state may live on the host */
     double host_seconds_before;
 };
 
@@ -140,34 +187,71 @@ static inline enum channel_place place_of(const struct engine *e, const struct m
     return e->place[m->first_channel + (size_t)(m->owned.first + row)];
 }
 
+/* Device memory, noted under a use; NULL while measuring. */
+void *engine_device_memory(struct engine *e, size_t *use, size_t bytes);
+/* The streams. What is put on `stream` from now on runs after all that is on `other` so far. */
+void engine_follow(struct engine *e, struct stream *stream, struct stream *other);
+
 /* The AdamW rule of a matrix, but for bias corrections. */
 struct adamw engine_rule(const struct engine *e, const struct matrix *m, float lr);
 
+/* engine_state.c */
+
+/* Memory for the state of channels: as many slots as can ever be taken. */
+void state_place(struct engine *e);
+void state_release(struct engine *e);
+/* All channels of a matrix become important, with fresh state. */
+void state_initialise(struct engine *e, struct matrix *m);
+/* Gives slots to the channels that are important, after a load. */
+void state_adopt(struct engine *e, struct matrix *m);
+/* Moves owned channels' state; the caller sets `place`. rows: (n) */
+void state_to_device(struct engine *e, struct matrix *m, const int *rows, int n,
+                     struct step_report *report);
+/* The host's arrays hold it once state_land has been called. */
+void state_to_host(struct engine *e, struct matrix *m, const int *rows, int n,
+                   struct step_report *report);
+void state_land(struct engine *e);
+/* dst[rows[i]] = src[rows[i]], rows of m->cols floats, to device memory from the host's. */
+void state_upload_rows(struct engine *e, const struct matrix *m, float *dst, const float *src,
+                       const int *rows, int n);
+/* With offload_important: brings the state of the slots whose channel is in `rows` to the device
+ * for an update, or takes it back. */
+void state_visit(struct engine *e, struct matrix *m, const int *rows, bool arrive,
+                 struct step_report *report);
+/* Where the device has it. */
+const struct state_arrays *state_arrays(const struct engine *e, const struct matrix *m);
+/* All owned channels' state, part 0 master, 1 m, 2 v, wherever it lies, to or from an array of
+ * (n_owned, cols) in host memory. */
+void state_read(struct engine *e, struct matrix *m, int part, float *values);
+void state_write(struct engine *e, struct matrix *m, int part, float *values);
+
 /* engine_channels.c */
 
-/* All channels of a matrix become important, with fresh state. */
-void channels_initialise(struct engine *e, struct matrix *m);
-/* Moves an owned channel's state; the caller sets `place`. */
-void channels_to_device(struct engine *e, struct matrix *m, int row, struct step_report *report);
-void channels_to_host(struct engine *e, struct matrix *m, int row, struct step_report *report);
-/* Where an owned channel's state lies now, on either side: part 0 master, 1 m, 2 v. (cols) fp32 */
-float *channels_state(struct engine *e, struct matrix *m, int row, int part);
-/* Gives slots to the channels that are important, after a load. */
-void channels_adopt(struct engine *e, struct matrix *m);
-/* One AdamW update on the device of the slots whose channel is in row_host, from gradients
- * (n_owned, cols) in device memory times `factor`. */
+/* Puts `place` on the device, behind all that reads it there, and counts it. */
+void channels_publish(struct engine *e);
+/* Counts each matrix's channels by group and place. */
+void channels_count(struct engine *e);
+/* One AdamW update on the device of the slots whose channel is in rows (slots.n), from gradients
+ * (n_owned, cols) in device memory times a factor in device memory. */
 void channels_update(struct engine *e, struct matrix *m, const int *rows, const float *gradient,
-                     float lr, float factor, struct step_report *report);
+                     float lr, const float *factor, struct step_report *report);
+/* Counts an update of these slots' channels on the host's side. */
+void channels_count_updates(struct matrix *m, const int *rows);
 /* AdamW on all important channels with this step's gradient. */
-void channels_update_important(struct engine *e, float factor, struct step_report *report);
+void channels_update_important(struct engine *e, struct step_report *report);
+/* Whether this step makes the first choice of important channels, which counts at once. */
+bool channels_choose_first(const struct engine *e);
 /* Chooses important channels where a choice is due. */
 void channels_select(struct engine *e, struct step_report *report);
-void channels_release(struct engine *e);
 
 /* engine_windows.c */
 
-/* Adds this step's deferred gradients, times `factor`, to the open windows. */
-void windows_accumulate(struct engine *e, float factor, struct step_report *report);
+/* Sends one matrix's deferred gradients of this step to the host's staging memory. */
+void windows_stage(struct engine *e, struct matrix *m);
+/* Adds this step's deferred gradients to the open windows, on the device. */
+void windows_accumulate_on_device(struct engine *e);
+/* This step's gradients have been added to the open windows; or the host is to do it now. */
+void windows_count_step(struct engine *e, float factor, struct step_report *report);
 /* Closes a group's window: lets channels change sides, and hands the mean to the host. */
 void windows_close(struct engine *e, struct group *g, struct step_report *report);
 /* Makes the host updates visible that are due at the end of this step (all: whatever is in flight).
@@ -180,7 +264,9 @@ void windows_flush(struct engine *e, struct step_report *report);
 /* update_interval 0: notes this step's norms and begins windows of another length where the rule
  * asks for it. */
 void windows_choose_interval(struct engine *e, struct step_report *report);
-/* Fills the exchange buffer of groups in flight from the host's masters, after a load. */
+/* Waits for the workers, counting the wait as a stall. */
+void windows_wait(struct engine *e, const struct host_work *work, struct step_report *report);
+/* After a load: the exchange buffer as host updates in flight have left it. */
 void windows_restore_exchange(struct engine *e);
 
 #endif

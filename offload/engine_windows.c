@@ -35,29 +35,58 @@ static struct channel_set channels_of(const struct engine *e, const struct matri
                    (m)->owned.first;                                                               \
          row < (last); row += (e)->interval)
 
-/* What a group's deferred channels of one matrix are on the link. */
-static size_t deferred_bytes(const struct engine *e, const struct matrix *m, int group,
-                             bool with_leaving)
+/* Channels of a matrix are what they weigh on the link. */
+static size_t link_bytes(const struct engine *e, const struct matrix *m, int channels)
 {
-    size_t rows = 0;
-    for_each_owned(row, e, m, group, 0, m->n_owned)
-    {
-        enum channel_place place = place_of(e, m, row);
-        rows += place == CHANNEL_DEFERRED || (with_leaving && place == CHANNEL_LEAVING);
-    }
-    return rows * (size_t)m->cols * dtype_size(exchange_dtype(e));
+    return (size_t)channels * (size_t)m->cols * dtype_size(exchange_dtype(e));
 }
 
-static void wait_for_host(struct engine *e, uint64_t ticket, struct step_report *report)
+/* ---- handing work to the host ---- */
+
+static void hand_over(void *argument)
 {
+    struct host_work *work = argument;
+    work->submitted = clock_seconds();
+    work->ticket = worker_pool_submit(work->workers, &work->job);
+}
+
+/* The workers get the job when the stream that brings what it works on has got here. */
+static void submit(struct engine *e, struct host_work *work, void (*run)(void *, int),
+                   void *argument)
+{
+    struct device *d = e->device;
+    work->workers = e->workers;
+    work->job = (struct worker_job){run, argument, e->n_tasks};
+    work->begun = true;
+    d->stream_call(e->down, hand_over, work);
+    d->event_record(work->handed_over, e->down);
+}
+
+void windows_wait(struct engine *e, const struct host_work *work, struct step_report *report)
+{
+    if (!work->begun)
+        return;
+    e->device->event_wait(work->handed_over);
     double start = clock_seconds();
-    bool done = worker_pool_done(e->workers, ticket);
-    worker_pool_wait(e->workers, ticket);
+    bool done = worker_pool_done(e->workers, work->ticket);
+    worker_pool_wait(e->workers, work->ticket);
     double end = clock_seconds();
     if (done)
         return;
     report->stall_seconds += end - start;
     trace_span(e->config.trace, TRACE_DEVICE, 0, "stall", start, end);
+}
+
+static void stamp(void *argument)
+{
+    *(double *)argument = clock_seconds();
+}
+
+/* For the timeline: when the stream gets here. */
+static void stamp_when_there(struct engine *e, struct stream *stream, double *when)
+{
+    if (e->config.trace)
+        e->device->stream_call(stream, stamp, when);
 }
 
 /* ---- gathering ---- */
@@ -68,71 +97,80 @@ static void accumulate_chunk(void *argument, int chunk)
     struct engine *e = argument;
     const struct task *task = &e->tasks[chunk];
     struct matrix *m = &e->matrices[task->matrix];
+    size_t n = (size_t)m->cols;
     for (int row = task->first; row < task->last; row++) {
-        size_t at = (size_t)row * (size_t)m->cols;
+        size_t at = (size_t)row * n;
         if (place_of(e, m, row) == CHANNEL_IMPORTANT)
             continue;
         if (e->staged_fresh >> group_of(e, m, row) & 1)
-            memset(m->window + at, 0, sizeof(float) * (size_t)m->cols);
+            memset(m->window + at, 0, sizeof(float) * n);
         if (e->config.bf16)
-            bf16_add(m->window + at, (const uint16_t *)m->staged + at, (size_t)m->cols);
+            bf16_add(m->window + at, (const uint16_t *)m->staged + at, e->staged_factor, n);
         else
-            for (int j = 0; j < m->cols; j++)
-                m->window[at + (size_t)j] += ((const float *)m->staged)[at + (size_t)j];
+            for (size_t j = at; j < at + n; j++)
+                m->window[j] += e->staged_factor * ((const float *)m->staged)[j];
     }
 }
 
-static void stage_gradients(struct engine *e, uint64_t fresh, struct step_report *report)
+void windows_stage(struct engine *e, struct matrix *m)
 {
-    struct device *d = e->device;
-    double start = clock_seconds();
-    e->staged_fresh = fresh;
-    for (int i = 0; i < e->n_matrices; i++) {
-        struct matrix *m = &e->matrices[i];
-        struct channel_set set = channels_of(e, m, ALL_GROUPS, true);
-        if (!m->selectable || m->n_owned == 0)
-            continue;
-        d->ops->send_rows(d->compute, m->staged, exchange_dtype(e), m->grad, &set, m->cols,
-                          e->scale, 1);
-        for (int g = 0; g < e->interval; g++)
-            report->bytes_down += deferred_bytes(e, m, g, true);
+    struct step_report waited = {0};
+    if (!e->workers || e->config.accumulate != ENGINE_ACCUMULATE_HOST || !m->selectable ||
+        m->n_owned == 0)
+        return;
+    if (!e->staging_gradients) { /* the staging memory is about to change */
+        windows_wait(e, &e->accumulation, &waited);
+        if (e->accumulation.begun)
+            trace_span(e->config.trace, TRACE_LINK_DOWN, 0, "gradients", e->staging_began,
+                       e->accumulation.submitted);
+        stamp_when_there(e, e->down, &e->staging_began);
     }
-    d->stream_wait(d->compute);
-    trace_span(e->config.trace, TRACE_LINK_DOWN, 0, "gradients", start, clock_seconds());
-    struct worker_job job = {accumulate_chunk, e, e->n_tasks};
-    e->accumulate_ticket = worker_pool_submit(e->workers, &job);
+    e->staging_gradients = true;
+    e->stall_seconds += waited.stall_seconds;
+    struct channel_set set = channels_of(e, m, ALL_GROUPS, true);
+    engine_follow(e, e->down, e->reducing);
+    e->device->ops->send_rows(e->down, m->staged, exchange_dtype(e), m->grad, &set, m->cols, 1);
+    for (int g = 0; g < e->interval; g++)
+        e->staged_bytes += link_bytes(e, m, m->deferred[g] + m->leaving[g]);
 }
 
-static void accumulate_on_device(struct engine *e, uint64_t fresh)
+/* The groups whose windows begin with this step's gradient. */
+static uint64_t fresh_groups(const struct engine *e)
+{
+    uint64_t fresh = 0;
+    for (int j = 0; j < e->interval; j++)
+        fresh |= (uint64_t)(e->groups[j].open_steps == 0) << j;
+    return fresh;
+}
+
+void windows_accumulate_on_device(struct engine *e)
 {
     struct device *d = e->device;
+    if (!e->workers || e->config.accumulate == ENGINE_ACCUMULATE_HOST)
+        return;
+    engine_follow(e, d->compute, e->down); /* a window that is being sent does not begin anew */
     for (int i = 0; i < e->n_matrices; i++) {
         struct matrix *m = &e->matrices[i];
         struct channel_set set = channels_of(e, m, ALL_GROUPS, true);
         if (m->selectable && m->n_owned > 0)
-            d->ops->accumulate_rows(d->compute, m->window, m->grad, &set, fresh, m->cols, e->scale);
+            d->ops->accumulate_rows(d->compute, m->window, m->grad, &set, fresh_groups(e), m->cols,
+                                    &e->summary->factor);
     }
 }
 
-void windows_accumulate(struct engine *e, float factor, struct step_report *report)
+void windows_count_step(struct engine *e, float factor, struct step_report *report)
 {
-    uint64_t fresh = 0;
-    if (!e->workers)
-        return;
-    if (e->accumulate_ticket) /* the staging buffer and the groups' counts are about to change */
-        wait_for_host(e, e->accumulate_ticket, report);
+    e->staged_fresh = fresh_groups(e);
+    e->staged_factor = factor;
     for (int j = 0; j < e->interval; j++) {
         struct group *g = &e->groups[j];
-        if (g->open_steps++ == 0) {
+        if (g->open_steps++ == 0)
             g->oldest = e->step;
-            fresh |= (uint64_t)1 << j;
-        }
     }
-    e->device->copy(e->device->compute, e->scale, &factor, sizeof factor);
-    if (e->config.accumulate == ENGINE_ACCUMULATE_HOST)
-        stage_gradients(e, fresh, report);
-    else
-        accumulate_on_device(e, fresh);
+    if (e->staging_gradients) {
+        submit(e, &e->accumulation, accumulate_chunk, e);
+        report->bytes_down += e->staged_bytes;
+    }
 }
 
 /* ---- closing ---- */
@@ -175,9 +213,11 @@ static void update_chunk(void *argument, int chunk)
 }
 
 /* Whether any channel of the group, on any rank, is to change sides. */
-static bool has_changes(const struct engine *e, const struct group *g)
+static bool has_changes(struct engine *e, const struct group *g)
 {
-    for (int i = 0; i < e->n_matrices; i++) {
+    bool looked = !(e->to_adopt >> g->index & 1);
+    e->to_adopt &= ~((uint64_t)1 << g->index);
+    for (int i = 0; !looked && i < e->n_matrices; i++) {
         const struct matrix *m = &e->matrices[i];
         int rows = m->selectable ? m->param->rows : 0;
         for (int r = schedule_first_of_group(m->index, 0, g->index, e->interval); r < rows;
@@ -190,68 +230,76 @@ static bool has_changes(const struct engine *e, const struct group *g)
     return false;
 }
 
-/* Channels that enter have their closing window's mean as one update, now and on the device. */
-static void update_entering(struct engine *e, struct matrix *m, const struct group *g,
-                            const int *rows, struct step_report *report)
+/* Owned channels of one matrix and group that stand in one place and are, or are not, in the newest
+ * choice. Returns how many; rows: (n_owned) */
+static int find_channels(const struct engine *e, const struct matrix *m, const struct group *g,
+                         enum channel_place place, bool chosen, int *rows)
 {
-    const float *gradient = m->window;
-    size_t bytes = sizeof(float) * (size_t)m->cols;
-    if (e->config.accumulate == ENGINE_ACCUMULATE_HOST) {
-        /* This step's gradient has been sent already: its place takes the windows. */
-        for (int slot = 0; slot < m->slots.n; slot++)
-            if (rows[slot] >= 0) {
-                size_t at = (size_t)rows[slot] * (size_t)m->cols;
-                e->device->copy(e->device->compute, m->grad + at, m->window + at, bytes);
-                report->bytes_up += bytes;
-            }
-        gradient = m->grad;
+    int n = 0;
+    for_each_owned(row, e, m, g->index, 0, m->n_owned)
+    {
+        size_t c = m->first_channel + (size_t)(m->owned.first + row);
+        if (e->place[c] == place && e->target[c] == chosen)
+            rows[n++] = row;
     }
-    channels_update(e, m, rows, gradient, deferred_lr(e, g), 1.0f / (float)g->open_steps, report);
+    return n;
 }
 
-/* Owned channels of one matrix and group change sides. */
-static void take_over(struct engine *e, struct matrix *m, const struct group *g,
-                      struct step_report *report)
+/* Channels that enter have their closing window's mean as one update, now and on the device. */
+static void update_entering(struct engine *e, struct matrix *m, const struct group *g,
+                            const int *rows, int n, struct step_report *report)
 {
-    int entering = 0;
-    for_each_owned(row, e, m, g->index, 0, m->n_owned)
-    {
-        size_t c = m->first_channel + (size_t)(m->owned.first + row);
-        if (e->place[c] == CHANNEL_IMPORTANT && !e->target[c])
-            channels_to_host(e, m, row, report);
+    const float *gradient = m->window;
+    int *of_slot = zf_malloc(sizeof(int) * (size_t)m->slots.n);
+    memset(of_slot, -1, sizeof(int) * (size_t)m->slots.n);
+    for (int i = 0; i < n; i++)
+        of_slot[m->slot_of[rows[i]]] = rows[i];
+    if (e->config.accumulate == ENGINE_ACCUMULATE_HOST) {
+        /* This step's gradient has been sent already: its place takes the windows. */
+        state_upload_rows(e, m, m->grad, m->window, rows, n);
+        report->bytes_up += sizeof(float) * (size_t)n * (size_t)m->cols;
+        gradient = m->grad;
     }
-    for_each_owned(row, e, m, g->index, 0, m->n_owned)
-    {
-        size_t c = m->first_channel + (size_t)(m->owned.first + row);
-        if (e->target[c] && e->place[c] == CHANNEL_DEFERRED) {
-            channels_to_device(e, m, row, report);
-            entering++;
-        }
+    channels_update(e, m, of_slot, gradient, deferred_lr(e, g), e->scale, report);
+    channels_count_updates(m, of_slot);
+    free(of_slot);
+}
+
+/* Owned channels of a group change sides: first those that leave, then those that enter. */
+static void take_over(struct engine *e, const struct group *g, struct step_report *report)
+{
+    float share = 1.0f / (float)g->open_steps;
+    int *rows = zf_malloc(sizeof(int) * e->n_channels);
+    for (int i = 0; i < e->n_matrices; i++) {
+        struct matrix *m = &e->matrices[i];
+        int n = m->selectable ? find_channels(e, m, g, CHANNEL_IMPORTANT, false, rows) : 0;
+        if (n > 0)
+            state_to_host(e, m, rows, n, report);
     }
-    if (entering == 0)
-        return;
-    int *rows = zf_malloc(sizeof(int) * (size_t)m->slots.n);
-    for (int slot = 0; slot < m->slots.n; slot++) {
-        int row = m->slots.row_host[slot];
-        bool enters = row >= 0 && place_of(e, m, row) == CHANNEL_DEFERRED;
-        rows[slot] = enters ? row : -1;
+    state_land(e);
+    e->device->copy(e->device->compute, e->scale, &share, sizeof share);
+    for (int i = 0; i < e->n_matrices; i++) {
+        struct matrix *m = &e->matrices[i];
+        int n = m->selectable ? find_channels(e, m, g, CHANNEL_DEFERRED, true, rows) : 0;
+        if (n == 0)
+            continue;
+        state_to_device(e, m, rows, n, report);
+        update_entering(e, m, g, rows, n, report);
     }
-    update_entering(e, m, g, rows, report);
     free(rows);
 }
 
 /* The group takes over the newest choice. Its previous host update has arrived. */
 static void adopt_choice(struct engine *e, struct group *g, struct step_report *report)
 {
-    if (e->config.accumulate == ENGINE_ACCUMULATE_HOST) /* it reads flags and windows */
-        wait_for_host(e, e->accumulate_ticket, report);
+    windows_wait(e, &e->accumulation, report); /* it reads places and windows */
+    engine_follow(e, e->device->compute, e->up);
+    engine_follow(e, e->device->compute, e->down);
+    take_over(e, g, report);
     for (int i = 0; i < e->n_matrices; i++) {
-        struct matrix *m = &e->matrices[i];
-        if (!m->selectable)
-            continue;
-        take_over(e, m, g, report);
+        const struct matrix *m = &e->matrices[i];
         for (int r = schedule_first_of_group(m->index, 0, g->index, e->interval);
-             r < m->param->rows; r += e->interval) {
+             m->selectable && r < m->param->rows; r += e->interval) {
             size_t c = m->first_channel + (size_t)r;
             bool was = e->place[c] == CHANNEL_IMPORTANT, will = e->target[c];
             e->updated[c] |= will && !was;
@@ -259,26 +307,23 @@ static void adopt_choice(struct engine *e, struct group *g, struct step_report *
             g->has_leaving |= was && !will;
         }
     }
-    e->device->copy(e->device->compute, e->place_device, e->place, e->n_channels);
+    channels_publish(e);
 }
 
-static void send_means(struct engine *e, const struct group *g, struct step_report *report)
+static void send_means(struct engine *e, struct group *g, struct step_report *report)
 {
     struct device *d = e->device;
-    const float one = 1;
-    double start = clock_seconds();
-    d->copy(d->compute, e->scale, &one, sizeof one);
+    engine_follow(e, e->down, d->compute);
+    stamp_when_there(e, e->down, &g->down_began);
     for (int i = 0; i < e->n_matrices; i++) {
         struct matrix *m = &e->matrices[i];
         struct channel_set set = channels_of(e, m, (uint64_t)1 << g->index, false);
         if (!m->selectable || m->n_owned == 0)
             continue;
-        d->ops->send_rows(d->compute, m->host.exchange, exchange_dtype(e), m->window, &set, m->cols,
-                          e->scale, (float)g->open_steps);
-        report->bytes_down += deferred_bytes(e, m, g->index, false);
+        d->ops->send_rows(e->down, m->host.exchange, exchange_dtype(e), m->window, &set, m->cols,
+                          (float)g->open_steps);
+        report->bytes_down += link_bytes(e, m, m->deferred[g->index]);
     }
-    d->stream_wait(d->compute);
-    trace_span(e->config.trace, TRACE_LINK_DOWN, 0, "window", start, clock_seconds());
 }
 
 void windows_close(struct engine *e, struct group *g, struct step_report *report)
@@ -288,6 +333,7 @@ void windows_close(struct engine *e, struct group *g, struct step_report *report
     assert(!g->in_flight);
     if (has_changes(e, g))
         adopt_choice(e, g, report);
+    engine_follow(e, e->down, e->up); /* the group's last update has left the exchange buffer */
     if (e->config.accumulate == ENGINE_ACCUMULATE_DEVICE)
         send_means(e, g, report);
     g->lr = deferred_lr(e, g);
@@ -296,8 +342,7 @@ void windows_close(struct engine *e, struct group *g, struct step_report *report
     g->in_flight = true;
     g->due = e->step + e->lag;
     g->oldest_in_flight = g->oldest;
-    struct worker_job job = {update_chunk, g, e->n_tasks};
-    g->ticket = worker_pool_submit(e->workers, &job);
+    submit(e, &g->update, update_chunk, g);
 }
 
 /* ---- arriving ---- */
@@ -305,8 +350,7 @@ void windows_close(struct engine *e, struct group *g, struct step_report *report
 /* Channels that left with the closing whose update has arrived are now like all others. */
 static void settle_leaving(struct engine *e, struct group *g, struct step_report *report)
 {
-    if (e->config.accumulate == ENGINE_ACCUMULATE_HOST) /* it reads places */
-        wait_for_host(e, e->accumulate_ticket, report);
+    windows_wait(e, &e->accumulation, report); /* it reads places */
     for (int i = 0; i < e->n_matrices; i++) {
         const struct matrix *m = &e->matrices[i];
         for (int r = schedule_first_of_group(m->index, 0, g->index, e->interval);
@@ -316,43 +360,61 @@ static void settle_leaving(struct engine *e, struct group *g, struct step_report
                 *place = CHANNEL_DEFERRED;
         }
     }
-    e->device->copy(e->device->compute, e->place_device, e->place, e->n_channels);
     g->has_leaving = false;
+    channels_publish(e);
 }
 
-/* What each worker did for a group's update. */
-static void trace_workers(const struct engine *e, const struct group *g)
+/* What the link and each worker did for a group's update; and the link up for the one before, which
+ * is known to be over by now. */
+static void trace_update(const struct engine *e, struct group *g)
 {
+    struct trace *trace = e->config.trace;
     double begin, end;
-    if (!e->config.trace || !g->ticket)
+    if (!trace || !g->update.begun)
         return;
+    if (e->config.accumulate == ENGINE_ACCUMULATE_DEVICE)
+        trace_span(trace, TRACE_LINK_DOWN, 0, "window", g->down_began, g->update.submitted);
     for (int w = 0; w < worker_pool_threads(e->workers); w++) {
-        worker_pool_span(e->workers, g->ticket, w, &begin, &end);
-        trace_span(e->config.trace, TRACE_WORKERS, w, "AdamW", begin, end);
+        worker_pool_span(e->workers, g->update.ticket, w, &begin, &end);
+        trace_span(trace, TRACE_WORKERS, w, "AdamW", begin, end);
     }
+    if (g->up_ended > 0)
+        trace_span(trace, TRACE_LINK_UP, 0, "parameters", g->up_began, g->up_ended);
+}
+
+/* One group's channels of a matrix get what the host has made of them. */
+static void receive(struct engine *e, struct matrix *m, const struct group *g,
+                    struct step_report *report)
+{
+    struct channel_set set = channels_of(e, m, (uint64_t)1 << g->index, false);
+    if (m->n_owned > 0) {
+        e->device->ops->receive_rows(e->up, m->values, m->host.exchange, exchange_dtype(e), &set,
+                                     m->cols);
+        report->bytes_up += link_bytes(e, m, m->deferred[g->index]);
+    }
+    for (int r = schedule_first_of_group(m->index, 0, g->index, e->interval);
+         e->ranks > 1 && r < m->param->rows; r += e->interval)
+        e->updated[m->first_channel + (size_t)r] = 1;
 }
 
 static void arrive(struct engine *e, struct group *g, struct step_report *report)
 {
     struct device *d = e->device;
-    wait_for_host(e, g->ticket, report);
-    trace_workers(e, g);
-    double start = clock_seconds();
+    windows_wait(e, &g->update, report);
+    trace_update(e, g);
+    engine_follow(e, e->up, d->compute); /* which reads the parameters as they were */
+    stamp_when_there(e, e->up, &g->up_began);
     for (int i = 0; i < e->n_matrices; i++) {
         struct matrix *m = &e->matrices[i];
-        struct channel_set set = channels_of(e, m, (uint64_t)1 << g->index, false);
-        if (!m->selectable)
-            continue;
-        if (m->n_owned > 0) {
-            d->ops->receive_rows(d->compute, m->values, m->host.exchange, exchange_dtype(e), &set,
-                                 m->cols);
-            report->bytes_up += deferred_bytes(e, m, g->index, false);
+        int layer = m->param->layer;
+        if (m->selectable)
+            receive(e, m, g, report);
+        if (i + 1 == e->n_matrices || e->matrices[i + 1].param->layer != layer) {
+            d->event_record(e->arrived[layer], e->up);
+            e->arriving[layer] = true;
         }
-        for (int r = schedule_first_of_group(m->index, 0, g->index, e->interval);
-             r < m->param->rows; r += e->interval)
-            e->updated[m->first_channel + (size_t)r] = 1;
     }
-    trace_span(e->config.trace, TRACE_LINK_UP, 0, "parameters", start, clock_seconds());
+    stamp_when_there(e, e->up, &g->up_ended);
     int staleness = e->step - g->oldest_in_flight;
     assert(staleness <= e->interval - 1 + e->lag);
     report->staleness = staleness > report->staleness ? staleness : report->staleness;
@@ -388,6 +450,7 @@ void windows_begin(struct engine *e, int interval, int lag, int first_step)
     e->interval = interval;
     e->lag = lag;
     e->windows_began = first_step;
+    channels_count(e);
 }
 
 /* ---- update_interval "auto" ---- */
@@ -402,8 +465,8 @@ static void note_norms(struct engine *e)
         int count[2] = {0, 0}, rows = m->selectable ? m->param->rows : 0;
         for (size_t c = m->first_channel; c < m->first_channel + (size_t)rows; c++) {
             int side = e->place[c] == CHANNEL_IMPORTANT;
-            sum[side] += sqrt(e->norms[c]);
-            count[side] += e->norms[c] > 0;
+            sum[side] += sqrt(e->norms_host[c]);
+            count[side] += e->norms_host[c] > 0;
         }
         e->deferred_norm[i] += count[0] ? sum[0] / count[0] : 0;
         e->important_norm[i] += count[1] ? sum[1] / count[1] : 0;

@@ -1,5 +1,8 @@
 #include "offload/schedule.h"
 
+/* Products such as 0.29 * 100 fall just below the whole number that is meant. */
+#define RATIO_SLACK 1e-9
+
 struct range schedule_owned(int matrix, int rows, int ranks, int rank)
 {
     int r = rows < ranks ? (rank + matrix) % ranks : rank;
@@ -15,4 +18,10 @@ int schedule_first_of_group(int matrix, int from, int group, int interval)
 bool schedule_closes(int group, int elapsed, int interval, bool stagger)
 {
     return elapsed % interval == (stagger ? group : interval - 1);
+}
+
+int schedule_important(double ratio, int channels)
+{
+    int k = (int)(ratio * channels + RATIO_SLACK);
+    return ratio > 0 && k < 1 ? 1 : k;
 }

@@ -24,6 +24,10 @@ struct range schedule_owned(int matrix, int rows, int ranks, int rank);
  * them; the others follow at steps of `interval`. */
 int schedule_first_of_group(int matrix, int from, int group, int interval);
 
+/* How many of a matrix's channels are important: floor(ratio * channels), but at least 1 where
+ * ratio > 0. */
+int schedule_important(double ratio, int channels);
+
 /* Whether `group`'s window closes at the end of a step, `elapsed` steps (from 0) after windows
  * began. Staggered: one group a step; else all groups in each interval's last step. */
 bool schedule_closes(int group, int elapsed, int interval, bool stagger);

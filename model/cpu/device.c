@@ -5,28 +5,57 @@
 
 #include <cblas.h>
 #include <omp.h>
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/mman.h>
+#include <unistd.h>
 
 struct event {
     char always_passed;
 };
 
+#define ALIGNMENT 256 /* of device memory, in bytes */
+
 /* Arrays of this size and more lie on huge pages, where the kernel has them: a model's parameters
  * are read in full every step, and address translation would cost more than the reading. */
 #define HUGE_PAGE ((size_t)2 << 20)
 
+static bool memory_reserve(size_t bytes, struct zf_error *err)
+{
+    (void)bytes;
+    (void)err;
+    return true;
+}
+
 static void *memory_allocate(size_t bytes)
 {
-    if (bytes < 2 * HUGE_PAGE)
-        return zf_malloc_aligned(bytes);
-    size_t rounded = (bytes + HUGE_PAGE - 1) / HUGE_PAGE * HUGE_PAGE;
-    void *memory = aligned_alloc(HUGE_PAGE, rounded);
+    const bool large = bytes >= 2 * HUGE_PAGE;
+    const size_t unit = large ? HUGE_PAGE : ALIGNMENT;
+    const size_t rounded = bytes ? (bytes + unit - 1) / unit * unit : unit;
+    void *memory = aligned_alloc(unit, rounded);
     if (!memory)
-        return zf_malloc_aligned(bytes);
-    madvise(memory, rounded, MADV_HUGEPAGE);
+        return zf_malloc_aligned(bytes); /* it has the sentence for this */
+    if (large)
+        madvise(memory, rounded, MADV_HUGEPAGE);
     return memory;
+}
+
+/* MemAvailable, in kB, counts what the kernel would give up for an allocation; sysconf's free pages
+ * do not, and stand in where /proc is not mounted. */
+static size_t free_bytes(void)
+{
+    size_t kilobytes = 0;
+    char line[128];
+    FILE *file = fopen("/proc/meminfo", "r");
+    while (file && fgets(line, sizeof line, file))
+        if (sscanf(line, "MemAvailable: %zu", &kilobytes) == 1)
+            break;
+    if (file)
+        fclose(file);
+    if (kilobytes)
+        return kilobytes << 10;
+    return (size_t)sysconf(_SC_AVPHYS_PAGES) * (size_t)sysconf(_SC_PAGESIZE);
 }
 
 static struct stream *stream_create(void)
@@ -65,6 +94,17 @@ static void event_order(struct stream *stream, struct event *event)
 {
     (void)stream;
     (void)event;
+}
+
+static void event_wait(struct event *event)
+{
+    (void)event;
+}
+
+static void stream_call(struct stream *stream, void (*function)(void *), void *argument)
+{
+    (void)stream;
+    function(argument);
 }
 
 static void copy(struct stream *stream, void *dst, const void *src, size_t bytes)
@@ -116,13 +156,17 @@ static const struct ops cpu_ops = {
     .scatter_last = cpu_scatter_last,
     .cross_entropy = cpu_cross_entropy,
     .squared_error = cpu_squared_error,
+    .add_sum = cpu_add_sum,
     .from_f32 = cpu_from_f32,
+    .to_f32 = cpu_to_f32,
     .row_norms_squared = cpu_row_norms_squared,
-    .adamw = cpu_adamw,
+    .summarise_norms = cpu_summarise_norms,
+    .select_rows = cpu_select_rows,
     .adamw_rows = cpu_adamw_rows,
     .accumulate_rows = cpu_accumulate_rows,
     .send_rows = cpu_send_rows,
     .receive_rows = cpu_receive_rows,
+    .copy_rows = cpu_copy_rows,
 };
 
 struct device *device_cpu(int n_threads)
@@ -132,9 +176,12 @@ struct device *device_cpu(int n_threads)
         .name = "cpu",
         .ops = &cpu_ops,
         .dtype = DTYPE_F32,
+        .unified = true,
         .compute = &compute,
+        .reserve = memory_reserve,
         .allocate = memory_allocate,
         .release = free,
+        .free_bytes = free_bytes,
         .allocate_host = memory_allocate,
         .release_host = free,
         .stream_create = stream_create,
@@ -144,6 +191,8 @@ struct device *device_cpu(int n_threads)
         .event_destroy = event_destroy,
         .event_record = event_record,
         .event_order = event_order,
+        .event_wait = event_wait,
+        .stream_call = stream_call,
         .copy = copy,
         .zero = zero,
     };

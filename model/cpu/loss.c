@@ -8,22 +8,21 @@
 #include <math.h>
 #include <string.h>
 
-/* Returns log sum exp(x - max), having put exp(x - max) into x if `keep`, and the sum and maximum
- * where told. */
+/* Returns the sum of exp(x - max); e, unless it is NULL, gets the terms. e may be x. */
 ZF_SIMD
-static float exponentiate_row(float *x, int n, bool keep, float *max)
+static float exponentiate_row(float *e, const float *x, int n, float *max)
 {
     float most = x[0], sum = 0;
 #pragma omp simd reduction(max : most)
     for (int j = 0; j < n; j++)
         most = x[j] > most ? x[j] : most;
     *max = most;
-    if (keep) {
+    if (e) {
 #pragma omp simd reduction(+ : sum)
         for (int j = 0; j < n; j++) {
-            float e = vector_exp(x[j] - most);
-            x[j] = e;
-            sum += e;
+            float term = vector_exp(x[j] - most);
+            e[j] = term;
+            sum += term;
         }
     } else {
 #pragma omp simd reduction(+ : sum)
@@ -40,40 +39,53 @@ static void scale_row(float *x, int n, float factor)
         x[j] *= factor;
 }
 
-static float cross_entropy_row(float *x, int target, int n, float scale, bool gradient)
+static float cross_entropy_row(float *dx, const float *x, int target, int n, float scale)
 {
     if (target == TARGET_IGNORE) {
-        if (gradient)
-            memset(x, 0, sizeof(float) * n);
+        if (dx)
+            memset(dx, 0, sizeof(float) * n);
         return 0;
     }
     float max, of_target = x[target];
-    float sum = exponentiate_row(x, n, gradient, &max);
-    if (gradient) {
-        scale_row(x, n, scale / sum);
-        x[target] -= scale;
+    float sum = exponentiate_row(dx, x, n, &max);
+    if (dx) {
+        scale_row(dx, n, scale / sum);
+        dx[target] -= scale;
     }
     return logf(sum) - (of_target - max);
 }
 
-void cpu_cross_entropy(struct stream *s, float *losses, float *logits, const int *targets, int n,
-                       int n_classes, float scale, bool gradient)
+void cpu_cross_entropy(struct stream *s, float *losses, void *dlogits, float *logits,
+                       const int *targets, int n, int n_classes, float scale)
 {
     (void)s;
+    float *gradient = dlogits;
 #pragma omp parallel for schedule(static) if ((size_t)n * n_classes > PARALLEL_ELEMENTS)
-    for (int i = 0; i < n; i++)
-        losses[i] = cross_entropy_row(logits + (size_t)i * n_classes, targets[i], n_classes, scale,
-                                      gradient);
+    for (int i = 0; i < n; i++) {
+        size_t at = (size_t)i * n_classes;
+        losses[i] = cross_entropy_row(gradient ? gradient + at : NULL, logits + at, targets[i],
+                                      n_classes, scale);
+    }
 }
 
-void cpu_squared_error(struct stream *s, float *losses, float *logits, const float *scores, int n,
-                       float scale, bool gradient)
+void cpu_squared_error(struct stream *s, float *losses, void *dlogits, float *logits,
+                       const float *scores, int n, float scale)
 {
     (void)s;
+    float *gradient = dlogits;
     for (int i = 0; i < n; i++) {
         float difference = logits[i] - scores[i];
         losses[i] = difference * difference;
         if (gradient)
-            logits[i] = 2 * scale * difference;
+            gradient[i] = 2 * scale * difference;
     }
+}
+
+void cpu_add_sum(struct stream *s, double *sum, const float *x, int n)
+{
+    (void)s;
+    double total = 0;
+    for (int i = 0; i < n; i++)
+        total += (double)x[i];
+    *sum += total;
 }

@@ -1,15 +1,18 @@
-/* AdamW, and the norms of rows. Limit: memory; AdamW reads 16 bytes and writes 12 for each
- * parameter. */
+/* AdamW on chosen rows, and what the norms of rows are for: clipping and selection. Limit: memory;
+ * AdamW reads 16 bytes and writes 12 for each parameter. */
+#include "data/alloc.h"
+#include "data/bf16.h"
 #include "data/simd.h"
 #include "model/cpu/cpu.h"
 
 #include <math.h>
+#include <stdlib.h>
 #include <string.h>
 
 ZF_SIMD
-void cpu_adamw_range(float *restrict master, float *restrict m, float *restrict v,
-                     const float *restrict gradient, size_t n, const struct adamw *rule,
-                     float gradient_scale)
+static void adamw_range(float *restrict master, float *restrict m, float *restrict v,
+                        const float *restrict gradient, size_t n, const struct adamw *rule,
+                        float gradient_scale)
 {
     const float beta1 = rule->beta1, beta2 = rule->beta2, eps = rule->eps;
     const float l2 = rule->l2 ? rule->weight_decay : 0;
@@ -24,18 +27,47 @@ void cpu_adamw_range(float *restrict master, float *restrict m, float *restrict 
     }
 }
 
-void cpu_adamw(struct stream *s, void *param, float *master, float *m, float *v,
-               const float *gradient, size_t n, const struct adamw *rule,
-               const float *gradient_scale)
+ZF_SIMD
+static void round_to_bf16(float *restrict dst, const float *restrict src, int n)
+{
+    for (int i = 0; i < n; i++)
+        dst[i] = bf16_to_f32(bf16_from_f32(src[i]));
+}
+
+/* The rule with the bias corrections of a slot's update number `update`, from 1. */
+static struct adamw rule_at(const struct adamw *rule, uint32_t update)
+{
+    struct adamw at = *rule;
+    at.correction1 = (float)(1.0 - pow(rule->beta1, update));
+    at.correction2 = (float)(1.0 - pow(rule->beta2, update));
+    return at;
+}
+
+void cpu_adamw_rows(struct stream *s, void *param, float *master, float *m, float *v,
+                    const float *gradient, const int *row, uint32_t *updates, int n, int cols,
+                    const struct adamw *rule, const float *gradient_scale, bool bf16)
 {
     (void)s;
-    const size_t piece = 65536, n_pieces = (n + piece - 1) / piece;
-#pragma omp parallel for schedule(static) if (n > PARALLEL_ELEMENTS)
-    for (size_t i = 0; i < n_pieces; i++) {
-        size_t at = i * piece, length = n - at < piece ? n - at : piece;
-        cpu_adamw_range(master + at, m + at, v + at, gradient + at, length, rule, *gradient_scale);
-        if (param != master)
-            memcpy((float *)param + at, master + at, sizeof(float) * length);
+    if (*gradient_scale == 0)
+        return;
+    struct adamw now = *rule;
+    uint32_t update = 0; /* that `now` is for: most slots have had as many as the one before */
+#pragma omp parallel for schedule(static)                                                          \
+    firstprivate(now, update) if ((size_t)n * cols > PARALLEL_ELEMENTS)
+    for (int i = 0; i < n; i++) {
+        if (row[i] < 0)
+            continue;
+        if (++updates[i] != update) {
+            update = updates[i];
+            now = rule_at(rule, update);
+        }
+        size_t at = (size_t)row[i] * cols, state = (size_t)i * cols;
+        float *value = (float *)param + at, *own = master ? master + state : value;
+        adamw_range(own, m + state, v + state, gradient + at, (size_t)cols, &now, *gradient_scale);
+        if (master && bf16)
+            round_to_bf16(value, own, cols);
+        else if (master)
+            memcpy(value, own, sizeof(float) * (size_t)cols);
     }
 }
 
@@ -62,7 +94,59 @@ void cpu_row_norms_squared(struct stream *s, float *sums, const float *g, int ro
     }
 }
 
+void cpu_summarise_norms(struct stream *s, struct norm_summary *out, const float *sums,
+                         const unsigned char *place, int n, float limit)
+{
+    (void)s;
+    double all = 0, important = 0, selectable = 0;
+    for (int i = 0; i < n; i++) {
+        const double sum = sums[i];
+        all += sum;
+        important += place[i] == CHANNEL_IMPORTANT ? sum : 0;
+        selectable += place[i] != CHANNEL_RESIDENT ? sum : 0;
+    }
+    const double norm = sqrt(all);
+    double factor = limit > 0 ? fmin(1, limit / (norm + 1e-6)) : 1;
+    if (!isfinite(norm))
+        factor = 0;
+    *out = (struct norm_summary){(float)norm, (float)factor, important, selectable};
+}
+
+struct ranked {
+    float sum;
+    int index;
+};
+
+static int by_rank(const void *a, const void *b)
+{
+    const struct ranked *x = a, *y = b;
+    if (x->sum != y->sum)
+        return x->sum > y->sum ? -1 : 1;
+    return x->index < y->index ? -1 : 1;
+}
+
+void cpu_select_rows(struct stream *s, unsigned char *chosen, const float *sums, int n, int k)
+{
+    (void)s;
+    memset(chosen, k >= n, (size_t)n);
+    if (k <= 0 || k >= n)
+        return;
+    struct ranked *ranked = zf_malloc(sizeof *ranked * (size_t)n);
+    for (int i = 0; i < n; i++)
+        ranked[i] = (struct ranked){sums[i], i};
+    qsort(ranked, (size_t)n, sizeof *ranked, by_rank);
+    for (int i = 0; i < k; i++)
+        chosen[ranked[i].index] = CHANNEL_IMPORTANT;
+    free(ranked);
+}
+
 void cpu_from_f32(struct stream *s, void *dst, const float *src, size_t n)
+{
+    (void)s;
+    cpu_copy_bytes(dst, src, sizeof(float) * n);
+}
+
+void cpu_to_f32(struct stream *s, float *dst, const void *src, size_t n)
 {
     (void)s;
     cpu_copy_bytes(dst, src, sizeof(float) * n);

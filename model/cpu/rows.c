@@ -3,7 +3,7 @@
 #include "data/simd.h"
 #include "model/cpu/cpu.h"
 
-#include <math.h>
+#include <string.h>
 
 static bool in_set(const struct channel_set *set, int row)
 {
@@ -11,34 +11,6 @@ static bool in_set(const struct channel_set *set, int row)
     bool deferred = set->place[row] == CHANNEL_DEFERRED ||
                     (set->with_leaving && set->place[row] == CHANNEL_LEAVING);
     return deferred && (set->groups >> group & 1);
-}
-
-ZF_SIMD
-static void round_to_bf16(float *restrict dst, const float *restrict src, int n)
-{
-    for (int i = 0; i < n; i++)
-        dst[i] = bf16_to_f32(bf16_from_f32(src[i]));
-}
-
-void cpu_adamw_rows(struct stream *s, void *param, float *master, float *m, float *v,
-                    const float *gradient, const int *row, const float *corrections, int n,
-                    int cols, const struct adamw *rule, const float *gradient_scale, bool bf16)
-{
-    (void)s;
-#pragma omp parallel for schedule(static) if ((size_t)n * cols > PARALLEL_ELEMENTS)
-    for (int i = 0; i < n; i++) {
-        if (row[i] < 0)
-            continue;
-        size_t at = (size_t)row[i] * cols, state = (size_t)i * cols;
-        float *value = (float *)param + at, *own = master ? master + state : value;
-        struct adamw now = *rule;
-        now.correction1 = corrections[2 * i];
-        now.correction2 = corrections[2 * i + 1];
-        cpu_adamw_range(own, m + state, v + state, gradient + at, (size_t)cols, &now,
-                        *gradient_scale);
-        if (bf16)
-            round_to_bf16(value, own, cols);
-    }
 }
 
 ZF_SIMD
@@ -53,6 +25,8 @@ void cpu_accumulate_rows(struct stream *s, float *window, const float *gradient,
                          const float *scale)
 {
     (void)s;
+    if (*scale == 0)
+        return;
 #pragma omp parallel for schedule(static) if ((size_t)set->n_rows * cols > PARALLEL_ELEMENTS)
     for (int i = 0; i < set->n_rows; i++) {
         size_t at = (size_t)i * cols;
@@ -63,28 +37,28 @@ void cpu_accumulate_rows(struct stream *s, float *window, const float *gradient,
 }
 
 ZF_SIMD
-static void send_row(void *restrict dst, enum dtype dtype, const float *restrict src, float scale,
-                     float divisor, int n)
+static void send_row(void *restrict dst, enum dtype dtype, const float *restrict src, float divisor,
+                     int n)
 {
     float *f32 = dst;
     uint16_t *bf16 = dst;
     if (dtype == DTYPE_F32)
         for (int i = 0; i < n; i++)
-            f32[i] = scale * src[i] / divisor;
+            f32[i] = src[i] / divisor;
     else
         for (int i = 0; i < n; i++)
-            bf16[i] = bf16_from_f32(scale * src[i] / divisor);
+            bf16[i] = bf16_from_f32(src[i] / divisor);
 }
 
 void cpu_send_rows(struct stream *s, void *dst, enum dtype dtype, const float *src,
-                   const struct channel_set *set, int cols, const float *scale, float divisor)
+                   const struct channel_set *set, int cols, float divisor)
 {
     (void)s;
 #pragma omp parallel for schedule(static) if ((size_t)set->n_rows * cols > PARALLEL_ELEMENTS)
     for (int i = 0; i < set->n_rows; i++) {
         size_t at = (size_t)i * cols;
         if (in_set(set, i))
-            send_row((char *)dst + at * dtype_size(dtype), dtype, src + at, *scale, divisor, cols);
+            send_row((char *)dst + at * dtype_size(dtype), dtype, src + at, divisor, cols);
     }
 }
 
@@ -107,5 +81,16 @@ void cpu_receive_rows(struct stream *s, void *param, const void *src, enum dtype
         if (in_set(set, i))
             receive_row((float *)param + at, (const char *)src + at * dtype_size(dtype), dtype,
                         cols);
+    }
+}
+
+void cpu_copy_rows(struct stream *s, void *dst, const int *dst_row, const void *src,
+                   const int *src_row, int n, size_t row_bytes)
+{
+    (void)s;
+#pragma omp parallel for schedule(static) if ((size_t)n * row_bytes > 4 * PARALLEL_ELEMENTS)
+    for (int i = 0; i < n; i++) {
+        size_t to = (size_t)(dst_row ? dst_row[i] : i), from = (size_t)(src_row ? src_row[i] : i);
+        memcpy((char *)dst + to * row_bytes, (const char *)src + from * row_bytes, row_bytes);
     }
 }

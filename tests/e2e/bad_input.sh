@@ -77,7 +77,7 @@ task "an unknown preset" 'gtp2.*gpt2' SST-2 --config_name gtp2
 alone "no tokenizer" "tokenizer_name" --task_name SST-2 --config_name gpt
 alone "no model" "model_name_or_path" --task_name SST-2
 task "no text for lm" "train_file" lm
-task "cuda without a GPU" 'device is "cuda"' SST-2 --device cuda
+CUDA_VISIBLE_DEVICES='' task "cuda without a GPU" 'device is "cuda"' SST-2 --device cuda
 
 # Data.
 task "no such folder" "nowhere" SST-2 --data_dir "$scratch/nowhere"

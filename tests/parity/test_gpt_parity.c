@@ -2,13 +2,9 @@
  * and without padding on their side; and ten steps of AdamW. See tests/fixtures/make_gpt.py. */
 #include "tests/testing.h"
 
-#include "data/alloc.h"
-#include "model/gpt.h"
-
-#include <math.h>
+#include "tests/parity/gpt_fixture.h"
 
 #define TOLERANCE 1e-4 /* norm(a - b) / norm(b) */
-#define FIXTURES  ZF_TESTS_DIR "/fixtures/gpt/"
 
 #define N_STEPS      10
 #define STEP_SEQS    4
@@ -16,141 +12,6 @@
 #define PEAK_LR      3e-3
 #define WEIGHT_DECAY 0.1f
 #define CLIP_NORM    1.0
-
-struct fixture {
-    struct gpt *model;
-    struct safetensors *expected;
-    struct batch batch; /* all sequences; its arrays are owned */
-};
-
-static const struct tensor *find(const struct fixture *f, const char *name)
-{
-    const struct tensor *t = safetensors_find(f->expected, name);
-    if (!t)
-        fail_msg("expected.safetensors has no %s", name);
-    return t;
-}
-
-static void *copy_tensor(const struct fixture *f, const char *name, size_t *n)
-{
-    const struct tensor *t = find(f, name);
-    size_t bytes = t->n_elements * dtype_size(t->dtype);
-    if (n)
-        *n = t->n_elements;
-    return memcpy(zf_malloc(bytes), t->data, bytes);
-}
-
-/* Sequences `chosen` of `all`, as a batch with memory of its own. */
-static struct batch choose(const struct batch *all, const int *chosen, int count,
-                           enum gpt_head head)
-{
-    struct batch b = {.n_seqs = count};
-    size_t n = (size_t)all->n_tokens;
-    b.tokens = zf_malloc(n * sizeof *b.tokens);
-    b.position = zf_malloc(n * sizeof *b.position);
-    b.token_seq = zf_malloc(n * sizeof *b.token_seq);
-    b.seq_start = zf_malloc((size_t)(count + 1) * sizeof *b.seq_start);
-    b.targets = all->targets ? zf_malloc(n * sizeof *b.targets) : NULL;
-    b.scores = all->scores ? zf_malloc(n * sizeof *b.scores) : NULL;
-    b.seq_start[0] = 0;
-    for (int i = 0; i < count; i++) {
-        int first = all->seq_start[chosen[i]], last = all->seq_start[chosen[i] + 1];
-        for (int t = first; t < last; t++, b.n_tokens++) {
-            b.tokens[b.n_tokens] = all->tokens[t];
-            b.position[b.n_tokens] = t - first;
-            b.token_seq[b.n_tokens] = (uint32_t)i;
-            if (head == GPT_HEAD_LM) {
-                b.targets[b.n_tokens] = all->targets[t];
-                b.n_items += all->targets[t] != TARGET_IGNORE;
-            }
-        }
-        b.seq_start[i + 1] = b.n_tokens;
-        if (head == GPT_HEAD_CLASSIFY)
-            b.targets[i] = all->targets[chosen[i]];
-        if (head == GPT_HEAD_REGRESS)
-            b.scores[i] = all->scores[chosen[i]];
-        b.n_items += head != GPT_HEAD_LM;
-    }
-    return b;
-}
-
-static void release(struct batch *b)
-{
-    free(b->tokens);
-    free(b->position);
-    free(b->token_seq);
-    free(b->seq_start);
-    free(b->targets);
-    free(b->scores);
-}
-
-static struct fixture open_fixture(const char *name)
-{
-    struct fixture f;
-    struct zf_error err;
-    struct gpt_config config;
-    bool head_is_new;
-    size_t n_tokens, n_starts;
-    char *directory = zf_format("%s%s", FIXTURES, name);
-    char *path = zf_format("%s/expected.safetensors", directory);
-    f.expected = safetensors_open(path, &err);
-    if (!f.expected)
-        fail_msg("%s", err.text);
-    assert_works(gpt_config_load(&config, directory, &err), err);
-    struct batch all = {.tokens = copy_tensor(&f, "tokens", &n_tokens)};
-    all.seq_start = copy_tensor(&f, "seq_start", &n_starts);
-    all.n_tokens = (int)n_tokens;
-    if (config.head == GPT_HEAD_REGRESS)
-        all.scores = copy_tensor(&f, "scores", NULL);
-    else
-        all.targets = copy_tensor(&f, "targets", NULL);
-    int every[16];
-    for (int i = 0; i < 16; i++)
-        every[i] = i;
-    f.batch = choose(&all, every, (int)n_starts - 1, config.head);
-    release(&all);
-    f.model = gpt_create(device_cpu(0), &config, (int)n_tokens, (int)n_starts);
-    assert_works(gpt_load_weights(f.model, directory, 0, &head_is_new, &err), err);
-    assert_false(head_is_new);
-    free(directory);
-    free(path);
-    return f;
-}
-
-static void close_fixture(struct fixture *f)
-{
-    gpt_destroy(f->model);
-    safetensors_close(f->expected);
-    release(&f->batch);
-}
-
-/* The parameter's gradient in host memory, in the file's order. */
-static float *read_gradient(struct gpt *model, const struct param *p)
-{
-    struct device *device = gpt_device(model);
-    float *straight = zf_malloc(p->n_elements * sizeof *straight);
-    float *g = zf_malloc(p->n_elements * sizeof *g);
-    device->copy(device->compute, straight, gpt_grad_data(model) + p->offset,
-                 p->n_elements * sizeof *straight);
-    device->stream_wait(device->compute);
-    for (int i = 0; i < p->rows; i++)
-        for (int j = 0; j < p->cols; j++)
-            g[p->transposed ? j * p->rows + i : i * p->cols + j] = straight[i * p->cols + j];
-    free(straight);
-    return g;
-}
-
-static double relative_difference(const float *a, const struct tensor *b)
-{
-    double difference = 0, size = 0;
-    for (size_t i = 0; i < b->n_elements; i++) {
-        float y;
-        memcpy(&y, (const char *)b->data + i * sizeof y, sizeof y);
-        difference += (double)(a[i] - y) * (double)(a[i] - y);
-        size += (double)y * (double)y;
-    }
-    return sqrt(difference / size);
-}
 
 static double check(const float *a, const struct tensor *b)
 {
@@ -176,14 +37,14 @@ static double check_gradients(struct fixture *f, const char *way)
 
 static void agrees(const char *name)
 {
-    struct fixture f = open_fixture(name);
+    struct fixture f = open_fixture(device_cpu(0), name, GPT_TRAIN);
     const char *const ways[] = {"single", "padded"};
     bool lm = gpt_get_config(f.model)->head == GPT_HEAD_LM;
     float logits[64];
     double items = f.batch.n_items;
     float evaluated = (float)(gpt_evaluate(f.model, &f.batch, lm ? NULL : logits) / items);
-    float trained =
-        (float)(gpt_train(f.model, &f.batch, (float)(1 / items), 1, 1, true, NULL) / items);
+    gpt_train(f.model, &f.batch, (float)(1 / items), 1, 1, true, NULL);
+    float trained = (float)(gpt_take_loss(f.model) / items);
     for (int i = 0; i < 2; i++) {
         char *loss = zf_format("%s.loss", ways[i]), *expected = zf_format("%s.logits", ways[i]);
         double d_loss = fmax(check(&evaluated, find(&f, loss)), check(&trained, find(&f, loss)));
@@ -232,30 +93,46 @@ static void models_language_untied(void **state)
 struct optimizer {
     struct device *device;
     const struct param_table *table;
-    float *m, *v;  /* (n_elements), device memory */
-    float *sums;   /* (most rows of a parameter), device memory */
-    float *factor; /* one float, device memory */
+    float *m, *v;      /* (n_elements), device memory */
+    float *sums;       /* (most rows of a parameter), device memory */
+    float *factor;     /* one float, device memory */
+    int *row;          /* (most rows), device memory: 0, 1, ... */
+    uint32_t *updates; /* (rows of all parameters), device memory */
     float *sums_host;
 };
 
-static float *zeroed(struct device *device, size_t n)
+static void *zeroed(struct device *device, size_t n)
 {
-    float *x = device->allocate(n * sizeof *x);
-    device->zero(device->compute, x, n * sizeof *x);
+    void *x = device->allocate(n * sizeof(float));
+    device->zero(device->compute, x, n * sizeof(float));
+    return x;
+}
+
+static int *counting(struct device *device, size_t n)
+{
+    int *host = zf_malloc(n * sizeof *host), *x = device->allocate(n * sizeof *x);
+    for (size_t i = 0; i < n; i++)
+        host[i] = (int)i;
+    device->copy(device->compute, x, host, n * sizeof *x);
+    free(host);
     return x;
 }
 
 static struct optimizer optimizer_create(struct gpt *model)
 {
     struct optimizer o = {.device = gpt_device(model), .table = gpt_params(model)};
-    size_t rows = 1;
-    for (int i = 0; i < o.table->n_params; i++)
+    size_t rows = 1, all_rows = 0;
+    for (int i = 0; i < o.table->n_params; i++) {
         if ((size_t)o.table->params[i].rows > rows)
             rows = (size_t)o.table->params[i].rows;
+        all_rows += (size_t)o.table->params[i].rows;
+    }
     o.m = zeroed(o.device, o.table->n_elements);
     o.v = zeroed(o.device, o.table->n_elements);
     o.sums = zeroed(o.device, rows);
     o.factor = zeroed(o.device, 1);
+    o.row = counting(o.device, rows);
+    o.updates = zeroed(o.device, all_rows);
     o.sums_host = zf_malloc(rows * sizeof *o.sums_host);
     return o;
 }
@@ -266,6 +143,8 @@ static void optimizer_destroy(struct optimizer *o)
     o->device->release(o->v);
     o->device->release(o->sums);
     o->device->release(o->factor);
+    o->device->release(o->row);
+    o->device->release(o->updates);
     free(o->sums_host);
 }
 
@@ -284,12 +163,13 @@ static double gradient_norm(struct optimizer *o, struct gpt *model)
     return sqrt(sum);
 }
 
-/* As torch.nn.utils.clip_grad_norm_ and torch.optim.AdamW; step counts from 0. Returns the norm. */
-static double optimizer_step(struct optimizer *o, struct gpt *model, int step, double lr)
+/* As torch.nn.utils.clip_grad_norm_ and torch.optim.AdamW. Returns the norm. */
+static double optimizer_step(struct optimizer *o, struct gpt *model, double lr)
 {
     double norm = gradient_norm(o, model);
     float factor = (float)fmin(1, CLIP_NORM / (norm + 1e-6));
     float *params = gpt_param_data(model);
+    uint32_t *updates = o->updates;
     o->device->copy(o->device->compute, o->factor, &factor, sizeof factor);
     for (int i = 0; i < o->table->n_params; i++) {
         const struct param *p = &o->table->params[i];
@@ -297,12 +177,11 @@ static double optimizer_step(struct optimizer *o, struct gpt *model, int step, d
                              .beta1 = 0.9f,
                              .beta2 = 0.999f,
                              .eps = 1e-8f,
-                             .weight_decay = p->decay ? WEIGHT_DECAY : 0,
-                             .correction1 = (float)(1 - pow(0.9, step + 1)),
-                             .correction2 = (float)(1 - pow(0.999, step + 1))};
-        o->device->ops->adamw(o->device->compute, params + p->offset, params + p->offset,
-                              o->m + p->offset, o->v + p->offset, gpt_grad_data(model) + p->offset,
-                              p->n_elements, &rule, o->factor);
+                             .weight_decay = p->decay ? WEIGHT_DECAY : 0};
+        o->device->ops->adamw_rows(o->device->compute, params + p->offset, NULL, o->m + p->offset,
+                                   o->v + p->offset, gpt_grad_data(model) + p->offset, o->row,
+                                   updates, p->rows, p->cols, &rule, o->factor, false);
+        updates += p->rows;
     }
     o->device->zero(o->device->compute, gpt_grad_data(model), o->table->n_elements * sizeof(float));
     o->device->stream_wait(o->device->compute);
@@ -311,7 +190,7 @@ static double optimizer_step(struct optimizer *o, struct gpt *model, int step, d
 
 static void follows(const char *name)
 {
-    struct fixture f = open_fixture(name);
+    struct fixture f = open_fixture(device_cpu(0), name, GPT_TRAIN);
     struct optimizer o = optimizer_create(f.model);
     float losses[N_STEPS], norms[N_STEPS];
     for (int step = 0; step < N_STEPS; step++) {
@@ -323,9 +202,9 @@ static void follows(const char *name)
         double lr =
             PEAK_LR * (step < WARMUP_STEPS ? (double)step / WARMUP_STEPS
                                            : (double)(N_STEPS - step) / (N_STEPS - WARMUP_STEPS));
-        losses[step] =
-            (float)(scale * gpt_train(f.model, &b, (float)scale, 1, (uint32_t)step, true, NULL));
-        norms[step] = (float)optimizer_step(&o, f.model, step, lr);
+        gpt_train(f.model, &b, (float)scale, 1, (uint32_t)step, true, NULL);
+        losses[step] = (float)(scale * gpt_take_loss(f.model));
+        norms[step] = (float)optimizer_step(&o, f.model, lr);
         release(&b);
     }
     const struct tensor *expected = find(&f, "steps.losses");

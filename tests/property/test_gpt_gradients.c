@@ -67,7 +67,8 @@ static void make_example(struct example *e, enum gpt_head head, int first, int c
                               .scores = head == GPT_HEAD_REGRESS ? e->scores : NULL};
 }
 
-static struct gpt *make_model_on(struct device *device, enum gpt_head head, float dropout)
+static struct gpt *make_model_on(struct device *device, enum gpt_head head, float dropout,
+                                 enum gpt_mode mode)
 {
     struct gpt_config c;
     struct zf_error err;
@@ -80,14 +81,14 @@ static struct gpt *make_model_on(struct device *device, enum gpt_head head, floa
     c.embd_pdrop = c.attn_pdrop = c.resid_pdrop = dropout;
     c.head = head;
     c.num_labels = head == GPT_HEAD_REGRESS ? 1 : 3;
-    struct gpt *model = gpt_create(device, &c, MAX_TOKENS, N_SEQS);
+    struct gpt *model = gpt_create(device, &c, MAX_TOKENS, N_SEQS, mode);
     gpt_init_weights(model, 3);
     return model;
 }
 
 static struct gpt *make_model(enum gpt_head head, float dropout)
 {
-    return make_model_on(device_cpu(0), head, dropout);
+    return make_model_on(device_cpu(0), head, dropout, GPT_TRAIN);
 }
 
 static void clear_gradients(struct gpt *model)
@@ -103,9 +104,15 @@ static void move(struct gpt *model, const struct param *p, const float *directio
         w[i] += step * direction[i];
 }
 
+static double train_at(struct gpt *model, const struct batch *batch, uint32_t seed, uint32_t step)
+{
+    gpt_train(model, batch, 1, seed, step, true, NULL);
+    return gpt_take_loss(model);
+}
+
 static double train(struct gpt *model, const struct batch *batch)
 {
-    return gpt_train(model, batch, 1, SEED, STEP, true, NULL);
+    return train_at(model, batch, SEED, STEP);
 }
 
 /* Along `direction` (unit length): the loss's slope by central differences and by the gradient. */
@@ -241,6 +248,117 @@ static void cut_into_micro_batches_does_not_matter(void **state)
     cut_is_independent(GPT_HEAD_LM, 6); /* 312 tokens: more than the head takes at a time */
 }
 
+/* Gradients of two different micro-batches, and their loss, taken once. */
+static float *two_micro_batches(struct device *device, enum gpt_head head, enum gpt_mode mode,
+                                double *loss)
+{
+    struct gpt *model = make_model_on(device, head, 0.3f, mode);
+    size_t n = gpt_params(model)->n_elements;
+    struct example *e = new_example(6);
+    assert_true(gpt_take_loss(model) == 0);
+    for (int i = 0; i < 2; i++) {
+        make_example(e, head, 3 * i, 3);
+        gpt_train(model, &e->batch, 1, SEED, STEP, i == 1, NULL);
+    }
+    assert_true(gpt_evaluate(model, &e->batch, NULL) > 0); /* counts for itself */
+    *loss = gpt_take_loss(model);
+    assert_true(gpt_take_loss(model) == 0);
+    float *gradients = zf_malloc(n * sizeof *gradients);
+    memcpy(gradients, gpt_grad_data(model), n * sizeof *gradients);
+    free(e);
+    gpt_destroy(model);
+    return gradients;
+}
+
+static void recomputing_gives_the_same_bits(void **state)
+{
+    (void)state;
+    static const enum gpt_head heads[] = {GPT_HEAD_CLASSIFY, GPT_HEAD_REGRESS, GPT_HEAD_LM};
+    struct device *device = device_cpu(0);
+    for (int i = 0; i < 3; i++) {
+        struct gpt *shape = make_model(heads[i], 0);
+        size_t bytes = gpt_params(shape)->n_elements * sizeof(float);
+        double loss, again;
+        float *kept = two_micro_batches(device, heads[i], GPT_TRAIN, &loss);
+        float *recomputed = two_micro_batches(device, heads[i], GPT_TRAIN_RECOMPUTE, &again);
+        assert_true(loss > 0 && loss == again);
+        assert_memory_equal(kept, recomputed, bytes);
+        free(kept);
+        free(recomputed);
+        gpt_destroy(shape);
+    }
+}
+
+/* What is measured is what is allocated, and each mode needs less than the one before. */
+
+static size_t allocated;
+
+static void *count_allocation(size_t bytes)
+{
+    allocated += memory_rounded(bytes);
+    return device_cpu(0)->allocate(bytes);
+}
+
+static void memory_is_as_measured(void **state)
+{
+    (void)state;
+    static const enum gpt_mode modes[] = {GPT_TRAIN, GPT_TRAIN_RECOMPUTE, GPT_EVALUATE};
+    struct device device = *device_cpu(0);
+    size_t before = SIZE_MAX;
+    device.allocate = count_allocation;
+    for (int i = 0; i < 3; i++) {
+        struct memory_use use = {0};
+        allocated = 0;
+        struct gpt *model = make_model_on(&device, GPT_HEAD_LM, 0, modes[i]);
+        gpt_measure(&device, gpt_get_config(model), MAX_TOKENS, N_SEQS, modes[i], &use);
+        assert_int_equal(memory_total(&use), allocated);
+        assert_true(use.parameters >= gpt_params(model)->n_elements * sizeof(float));
+        assert_true((gpt_grad_data(model) == NULL) == (modes[i] == GPT_EVALUATE));
+        assert_true((use.gradients == 0) == (modes[i] == GPT_EVALUATE));
+        assert_true(use.activations < before);
+        before = use.activations;
+        gpt_destroy(model);
+    }
+}
+
+/* Inside a step the host waits for nothing but a slot for the batch, of which there are two. */
+
+static int stream_waits, event_waits;
+
+static void count_stream_wait(struct stream *stream)
+{
+    (void)stream;
+    stream_waits++;
+}
+
+static void count_event_wait(struct event *event)
+{
+    (void)event;
+    event_waits++;
+}
+
+static void host_runs_ahead(void **state)
+{
+    (void)state;
+    struct device device = *device_cpu(0);
+    device.stream_wait = count_stream_wait;
+    device.event_wait = count_event_wait;
+    struct gpt *model = make_model_on(&device, GPT_HEAD_LM, 0.1f, GPT_TRAIN);
+    struct example *e = new_example(1);
+    make_example(e, GPT_HEAD_LM, 0, N_SEQS);
+    stream_waits = 0;
+    for (int i = 0; i < 4; i++) {
+        assert_int_equal(event_waits, i < 2 ? 0 : i - 2);
+        gpt_train(model, &e->batch, 1, SEED, STEP, i == 3, NULL);
+    }
+    assert_int_equal(event_waits, 2);
+    assert_true(gpt_take_loss(model) > 0);
+    assert_int_equal(event_waits, 3);
+    assert_int_equal(stream_waits, 0);
+    free(e);
+    gpt_destroy(model);
+}
+
 /* Another step, seed or sequence number draws other masks; evaluation draws none. */
 static void dropout_depends_on_seed_and_step(void **state)
 {
@@ -251,8 +369,8 @@ static void dropout_depends_on_seed_and_step(void **state)
     make_example(e, GPT_HEAD_CLASSIFY, 0, N_SEQS);
     double loss = train(model, &e->batch);
     assert_true(train(model, &e->batch) == loss);
-    assert_true(gpt_train(model, &e->batch, 1, SEED, STEP + 1, true, NULL) != loss);
-    assert_true(gpt_train(model, &e->batch, 1, SEED + 1, STEP, true, NULL) != loss);
+    assert_true(train_at(model, &e->batch, SEED, STEP + 1) != loss);
+    assert_true(train_at(model, &e->batch, SEED + 1, STEP) != loss);
     assert_true(gpt_evaluate(model, &e->batch, NULL) != loss);
     assert_true(gpt_evaluate(model, &e->batch, NULL) == gpt_evaluate(plain, &e->batch, NULL));
     assert_true(gpt_evaluate(model, &e->batch, NULL) == train(plain, &e->batch));
@@ -344,7 +462,7 @@ static void each_dropout_has_a_site_of_its_own(void **state)
     ops.attention_forward = note_attention_forward;
     ops.attention_backward = note_attention_backward;
     device.ops = &ops;
-    struct gpt *model = make_model_on(&device, GPT_HEAD_CLASSIFY, 0.1f);
+    struct gpt *model = make_model_on(&device, GPT_HEAD_CLASSIFY, 0.1f, GPT_TRAIN);
     struct example *e = new_example(1);
     make_example(e, GPT_HEAD_CLASSIFY, 0, N_SEQS);
     train(model, &e->batch);
@@ -406,7 +524,9 @@ static void check_calls(enum gpt_head head, int count)
     assert_int_equal(calls.n, 4); /* no gradient is ready before the last micro-batch */
     calls.n = 0;
     make_example(e, head, 0, count);
-    double loss = gpt_train(model, &e->batch, 1, SEED, STEP, true, &hooks);
+    gpt_take_loss(model);
+    gpt_train(model, &e->batch, 1, SEED, STEP, true, &hooks);
+    double loss = gpt_take_loss(model);
     assert_true(count > 0 ? loss > 0 : loss == 0);
     assert_int_equal(calls.n, 8);
     assert_memory_equal(calls.layers, order, sizeof order);
@@ -457,6 +577,9 @@ int main(void)
         cmocka_unit_test(regression_agrees_with_differences),
         cmocka_unit_test(language_model_agrees_with_differences),
         cmocka_unit_test(cut_into_micro_batches_does_not_matter),
+        cmocka_unit_test(recomputing_gives_the_same_bits),
+        cmocka_unit_test(memory_is_as_measured),
+        cmocka_unit_test(host_runs_ahead),
         cmocka_unit_test(dropout_depends_on_seed_and_step),
         cmocka_unit_test(each_dropout_has_a_site_of_its_own),
         cmocka_unit_test(hooks_surround_layers),

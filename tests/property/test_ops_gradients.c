@@ -348,11 +348,11 @@ static double loss_value(void *context)
 {
     struct loss_case *c = context;
     if (c->scores)
-        device->ops->squared_error(device->compute, c->losses, c->logits, c->scores, LOSSES, 1,
-                                   false);
+        device->ops->squared_error(device->compute, c->losses, NULL, c->logits, c->scores, LOSSES,
+                                   1);
     else
-        device->ops->cross_entropy(device->compute, c->losses, c->logits, c->targets, LOSSES,
-                                   CLASSES, 1, false);
+        device->ops->cross_entropy(device->compute, c->losses, NULL, c->logits, c->targets, LOSSES,
+                                   CLASSES, 1);
     double sum = 0;
     for (int i = 0; i < LOSSES; i++)
         sum += c->losses[i];
@@ -367,13 +367,12 @@ static void losses(void **state)
                           .losses = zero_array(LOSSES),
                           .scale = 0.25f};
     float *gradient = random_array(LOSSES * CLASSES, 1);
-    device->ops->cross_entropy(device->compute, c.losses, gradient, c.targets, LOSSES, CLASSES,
-                               c.scale, true);
+    device->ops->cross_entropy(device->compute, c.losses, gradient, gradient, c.targets, LOSSES,
+                               CLASSES, c.scale);
     check_gradient("logits", loss_value, &c, c.logits, gradient, LOSSES * CLASSES);
     c.scores = random_array(LOSSES, 2);
-    memcpy(gradient, c.logits, sizeof(float) * LOSSES);
-    device->ops->squared_error(device->compute, c.losses, gradient, c.scores, LOSSES, c.scale,
-                               true);
+    device->ops->squared_error(device->compute, c.losses, gradient, c.logits, c.scores, LOSSES,
+                               c.scale);
     check_gradient("predictions", loss_value, &c, c.logits, gradient, LOSSES);
     free(c.logits);
     free(c.scores);

@@ -69,6 +69,7 @@ static void defaults(void **state)
     assert_works(parse(NULL, COMPLETE, 1), err);
     assert_int_equal(c.action, CONFIG_RUN);
     assert_true(c.do_train && c.do_eval && !c.do_predict && !c.bf16 && !c.zenflow.enabled);
+    assert_true(!c.gradient_checkpointing && c.device == CONFIG_DEVICE_AUTO);
     assert_true(c.learning_rate == 5e-5 && c.adam_beta1 == 0.9 && c.adam_beta2 == 0.999);
     assert_true(c.adam_epsilon == 1e-8 && c.weight_decay == 0 && c.max_grad_norm == 1);
     assert_true(c.num_train_epochs == 3 && c.max_steps == -1 && c.seed == 42);
@@ -155,9 +156,11 @@ static void reads_auto(void **state)
     assert_works(parse(FIXTURES "huggingface_auto.json",
                        COMPLETE "--learning_rate 1e-4 --adam_beta2 0.95 --adam_epsilon=1e-6 "
                                 "--weight-decay .1 --max_grad_norm 2 --bf16 --warmup_ratio 0.1 "
-                                "--per_device_train_batch_size 4 --gradient_accumulation_steps 3",
+                                "--per_device_train_batch_size 4 --gradient_accumulation_steps 3 "
+                                "--gradient_checkpointing --device cuda",
                        2),
                  err);
+    assert_true(c.gradient_checkpointing && c.device == CONFIG_DEVICE_CUDA);
     assert_true(c.learning_rate == 1e-4 && c.adam_beta2 == 0.95 && c.adam_epsilon == 1e-6);
     assert_true(c.weight_decay == 0.1 && c.max_grad_norm == 2 && c.bf16);
     assert_int_equal(c.train_batch_size, 24);
@@ -642,6 +645,7 @@ static void writes_the_same_run(void **state)
                COMPLETE "--learning_rate 0.12345678901234567 --adam_beta2 0.9999999 --seed 7 "
                         "--warmup_ratio 0.15 --lr_scheduler_type cosine --attn_pdrop 0 "
                         "--load_best_model_at_end --eval_steps 50 --do_predict --bf16 "
+                        "--gradient_checkpointing true --device cpu "
                         "--max_train_samples 10 --save_total_limit 2 --resume_from_checkpoint x",
                3);
     round_trip(FIXTURES "deepspeed.json", "", 2);

@@ -14,7 +14,7 @@ static char directory[] = "/tmp/zf-test-gpt-weights-XXXXXX";
 
 static struct gpt *make(const struct gpt_config *config)
 {
-    return gpt_create(device_cpu(0), config, 4, 2);
+    return gpt_create(device_cpu(0), config, 4, 2, GPT_EVALUATE);
 }
 
 static struct gpt *load(const char *from, bool *head_is_new)

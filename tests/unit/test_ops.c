@@ -1,6 +1,7 @@
 /* model/cpu: every operator against a plain version of it in double precision; dropout's masks
  * against the generator itself; aliasing, empty inputs, and the same bits on any number of threads.
- * Derivatives are tested in tests/property/test_ops_gradients.c. */
+ * Derivatives are tested in tests/property/test_ops_gradients.c, the engine's operators in
+ * test_ops_rows.c. */
 #include "tests/testing.h"
 
 #include "data/alloc.h"
@@ -346,7 +347,7 @@ static void cross_entropy(void **state)
         logits[2 * classes + j] *= 500; /* exp of these is not finite */
     logits[3] = 9;
     float *gradient = copy_array(logits, (size_t)n * classes);
-    OPS->cross_entropy(COMPUTE, losses, gradient, targets, n, classes, 0.5f, true);
+    OPS->cross_entropy(COMPUTE, losses, gradient, gradient, targets, n, classes, 0.5f);
     for (int i = 0; i < n; i++) {
         const float *x = logits + i * classes;
         double max = -INFINITY, sum = 0;
@@ -363,53 +364,56 @@ static void cross_entropy(void **state)
             assert_near("gradient", gradient + i * classes + j, &slope, 1, 1e-6);
         }
     }
-    float *unchanged = copy_array(logits, (size_t)n * classes), again[4];
-    OPS->cross_entropy(COMPUTE, again, unchanged, targets, n, classes, 0.5f, false);
-    assert_memory_equal(unchanged, logits, sizeof(float) * (size_t)n * classes);
+    float *scratch = copy_array(logits, (size_t)n * classes), again[4];
+    OPS->cross_entropy(COMPUTE, again, NULL, scratch, targets, n, classes, 0.5f);
     assert_memory_equal(again, losses, sizeof losses);
+    float *apart = random_array((size_t)n * classes, 2);
+    memcpy(scratch, logits, sizeof(float) * (size_t)n * classes);
+    OPS->cross_entropy(COMPUTE, again, apart, scratch, targets, n, classes, 0.5f);
+    assert_memory_equal(again, losses, sizeof losses);
+    assert_memory_equal(apart, gradient, sizeof(float) * (size_t)n * classes);
     free(logits);
     free(gradient);
-    free(unchanged);
+    free(scratch);
+    free(apart);
 }
 
-static void adamw_with(bool l2, bool apart)
-{
-    enum { N = 70001 };
-    float *master = random_array(N, 1), *m = random_array(N, 2), *v = random_array(N, 3);
-    float *g = random_array(N, 4), *param = apart ? random_array(N, 5) : master;
-    double *expected = zf_malloc(sizeof(double) * N);
-    const struct adamw rule = {0.01f, 0.9f, 0.99f, 1e-8f, 0.1f, 0.19f, 0.0199f, l2};
-    const float gradient_scale = 0.5f;
-    for (int i = 0; i < N; i++) {
-        v[i] = fabsf(v[i]);
-        double p = master[i], gradient = gradient_scale * g[i];
-        if (l2)
-            gradient += rule.weight_decay * p;
-        else
-            p -= rule.lr * rule.weight_decay * p;
-        double m1 = rule.beta1 * m[i] + (1 - rule.beta1) * gradient;
-        double v1 = rule.beta2 * v[i] + (1 - rule.beta2) * gradient * gradient;
-        expected[i] =
-            p - rule.lr * (m1 / rule.correction1) / (sqrt(v1 / rule.correction2) + rule.eps);
-    }
-    OPS->adamw(COMPUTE, param, master, m, v, g, N, &rule, &gradient_scale);
-    assert_near("master", master, expected, N, 1e-6);
-    assert_memory_equal(param, master, sizeof(float) * N);
-    if (apart)
-        free(param);
-    free(master);
-    free(m);
-    free(v);
-    free(g);
-    free(expected);
-}
-
-static void adamw(void **state)
+static void squared_error(void **state)
 {
     (void)state;
-    adamw_with(false, false);
-    adamw_with(false, true);
-    adamw_with(true, false);
+    enum { N = 5 };
+    const float scores[N] = {0, 1, 2.5f, -3, 5};
+    float *logits = random_array(N, 1), *both = copy_array(logits, N), losses[N], gradient[N];
+    OPS->squared_error(COMPUTE, losses, NULL, both, scores, N, 0.25f);
+    memcpy(both, logits, sizeof gradient);
+    OPS->squared_error(COMPUTE, losses, gradient, both, scores, N, 0.25f);
+    memcpy(both, logits, sizeof gradient);
+    OPS->squared_error(COMPUTE, losses, both, both, scores, N, 0.25f);
+    for (int i = 0; i < N; i++) {
+        const double error = (double)logits[i] - scores[i];
+        const double loss = error * error, slope = 0.25 * 2 * error;
+        assert_near("loss", losses + i, &loss, 1, 1e-6);
+        assert_near("gradient", gradient + i, &slope, 1, 1e-6);
+        assert_near("gradient in place", both + i, &slope, 1, 1e-6);
+    }
+    free(logits);
+    free(both);
+}
+
+/* Sums in double, added to what is there: float would lose every one of these. */
+static void add_sum(void **state)
+{
+    (void)state;
+    enum { N = 4097 };
+    float *x = random_array(N, 1);
+    double sum = 1e9, expected = 1e9;
+    for (int i = 0; i < N; i++)
+        expected += x[i];
+    OPS->add_sum(COMPUTE, &sum, x, N);
+    assert_true(fabs(sum - expected) < 1e-5);
+    OPS->add_sum(COMPUTE, &sum, x, 0);
+    assert_true(fabs(sum - expected) < 1e-5);
+    free(x);
 }
 
 static void sums(void **state)
@@ -442,7 +446,6 @@ static void nothing_of_nothing(void **state)
     float x[8] = {1, 2, 3, 4, 5, 6, 7, 8}, y[8];
     const struct matmul no_rows_of_c = {.m = 0, .n = 4, .k = 2},
                         no_columns = {.m = 4, .n = 0, .k = 2};
-    const struct adamw rule = {0};
     memcpy(y, x, sizeof x);
     OPS->embedding_forward(COMPUTE, x, &no_rows, x, x, 4, drop);
     OPS->embedding_backward(COMPUTE, x, x, x, &no_rows, order, 4, drop);
@@ -455,17 +458,16 @@ static void nothing_of_nothing(void **state)
     OPS->attention_backward(COMPUTE, x, x, x, x, x, &no_rows, 2, 2, 1, drop);
     OPS->gather_last(COMPUTE, x, x, &no_rows, 4);
     OPS->scatter_last(COMPUTE, x, x, &no_rows, 4);
-    OPS->cross_entropy(COMPUTE, x, x, order, 0, 4, 1, true);
-    OPS->squared_error(COMPUTE, x, x, x, 0, 1, true);
+    OPS->cross_entropy(COMPUTE, x, x, x, order, 0, 4, 1);
+    OPS->squared_error(COMPUTE, x, x, x, x, 0, 1);
     OPS->from_f32(COMPUTE, x, y, 0);
     OPS->row_norms_squared(COMPUTE, x, x, 0, 4);
-    OPS->adamw(COMPUTE, x, x, x, x, x, 0, &rule, x);
     device->copy(COMPUTE, x, y, 0);
     device->zero(COMPUTE, x, 0);
     assert_memory_equal(x, y, sizeof x);
 }
 
-enum { WIDE = 384, HEADS = 6, RESULTS = 13 };
+enum { WIDE = 384, HEADS = 6, RESULTS = 12 };
 
 /* Runs every operator that splits its work over threads; results[i] is (N_TOKENS, 3 WIDE). */
 static void run_all(int n_threads, float *results[RESULTS])
@@ -476,8 +478,7 @@ static void run_all(int n_threads, float *results[RESULTS])
         results[i] = random_array(3 * n, i);
     float **r = results, *gamma = random_array(WIDE, 90), mean[N_TOKENS], rstd[N_TOKENS];
     float *weights = random_array((size_t)3 * WIDE * WIDE, 91), *qkv = random_array(3 * n, 92);
-    float *lse = random_array((size_t)N_TOKENS * HEADS, 93), one = 1;
-    const struct adamw rule = {0.01f, 0.9f, 0.99f, 1e-8f, 0.1f, 0.19f, 0.0199f, false};
+    float *lse = random_array((size_t)N_TOKENS * HEADS, 93);
     d->ops->embedding_forward(d->compute, r[0], &rows, weights, weights, WIDE, drop);
     d->ops->embedding_backward(d->compute, r[1], r[2], qkv, &rows, order, WIDE, drop);
     d->ops->residual_layernorm_forward(d->compute, r[3], r[4], mean, rstd, r[3], qkv, &rows, gamma,
@@ -489,10 +490,7 @@ static void run_all(int n_threads, float *results[RESULTS])
                                WIDE / HEADS, 0.1f, drop);
     d->ops->bias_backward(d->compute, r[11], qkv, N_TOKENS, 3 * WIDE);
     d->ops->row_norms_squared(d->compute, r[11] + 3 * WIDE, qkv, N_TOKENS, 3 * WIDE);
-    d->ops->cross_entropy(d->compute, lse, r[11] + n, order, N_TOKENS, WIDE, 1, true);
-    for (size_t i = 0; i < n; i++)
-        r[12][n + i] = fabsf(r[12][n + i]);
-    d->ops->adamw(d->compute, r[12], r[12], r[12] + 2 * n, r[12] + n, qkv, n, &rule, &one);
+    d->ops->cross_entropy(d->compute, lse, r[11] + n, r[11] + n, order, N_TOKENS, WIDE, 1);
     free(gamma);
     free(weights);
     free(qkv);
@@ -548,7 +546,8 @@ int main(void)
         cmocka_unit_test(attention),
         cmocka_unit_test(last_tokens),
         cmocka_unit_test(cross_entropy),
-        cmocka_unit_test(adamw),
+        cmocka_unit_test(squared_error),
+        cmocka_unit_test(add_sum),
         cmocka_unit_test(sums),
         cmocka_unit_test(nothing_of_nothing),
         cmocka_unit_test(same_bits_on_any_threads),

@@ -2,7 +2,6 @@
 #include "tests/testing.h"
 
 #include "offload/schedule.h"
-#include "offload/select.h"
 
 static void owned_ranges_share_out_all_channels(void **state)
 {
@@ -73,25 +72,11 @@ static void every_group_closes_once_in_an_interval(void **state)
 static void counts_round_down_but_not_to_none(void **state)
 {
     (void)state;
-    assert_int_equal(select_count(0.29, 100), 29); /* 0.29 * 100 is below 29 in binary */
-    assert_int_equal(select_count(0.05, 768), 38);
-    assert_int_equal(select_count(0.05, 3), 1);
-    assert_int_equal(select_count(0, 768), 0);
-    assert_int_equal(select_count(1, 768), 768);
-}
-
-static void the_greatest_norms_are_chosen(void **state)
-{
-    (void)state;
-    const float norms[] = {2, 5, 2, 0, 5, 2, 7};
-    static const unsigned char expected[][7] = {
-        {0, 0, 0, 0, 0, 0, 0}, {0, 0, 0, 0, 0, 0, 1}, {0, 1, 0, 0, 0, 0, 1}, {0, 1, 0, 0, 1, 0, 1},
-        {1, 1, 0, 0, 1, 0, 1}, {1, 1, 1, 0, 1, 0, 1}, {1, 1, 1, 0, 1, 1, 1}, {1, 1, 1, 1, 1, 1, 1}};
-    for (int k = 0; k <= 7; k++) { /* of equal norms the lower index first */
-        unsigned char chosen[7];
-        select_top(norms, 7, k, chosen);
-        assert_memory_equal(chosen, expected[k], 7);
-    }
+    assert_int_equal(schedule_important(0.29, 100), 29); /* 0.29 * 100 is below 29 in binary */
+    assert_int_equal(schedule_important(0.05, 768), 38);
+    assert_int_equal(schedule_important(0.05, 3), 1);
+    assert_int_equal(schedule_important(0, 768), 0);
+    assert_int_equal(schedule_important(1, 768), 768);
 }
 
 int main(void)
@@ -101,7 +86,6 @@ int main(void)
         cmocka_unit_test(each_channel_is_in_one_group),
         cmocka_unit_test(every_group_closes_once_in_an_interval),
         cmocka_unit_test(counts_round_down_but_not_to_none),
-        cmocka_unit_test(the_greatest_norms_are_chosen),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

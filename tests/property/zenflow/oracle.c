@@ -1,6 +1,7 @@
 #include "tests/property/zenflow/oracle.h"
 
 #include "data/alloc.h"
+#include "data/bf16.h"
 #include "tests/testing.h"
 
 #include <math.h>
@@ -27,6 +28,8 @@ struct oracle {
     const struct param_table *table;
     struct channel *channels;
     int n_channels, step;
+    int chosen_in; /* the step of the newest choice */
+    bool bf16;     /* parameters, and means on their way to the host, are bf16 */
     unsigned char *target;
     float *visible;
 };
@@ -36,6 +39,7 @@ struct oracle *oracle_create(const struct problem *p, const struct engine_config
     struct oracle *o = zf_calloc(1, sizeof *o);
     o->config = *config;
     o->table = &p->table;
+    o->bf16 = config->bf16 || p->device->dtype == DTYPE_BF16;
     for (int k = 0; k < p->table.n_params; k++)
         o->n_channels += p->table.params[k].rows;
     o->channels = zf_calloc((size_t)o->n_channels, sizeof *o->channels);
@@ -87,11 +91,16 @@ static void adamw(const struct oracle *o, struct channel *c, const double *g, do
     }
 }
 
+static float rounded(const struct oracle *o, double x)
+{
+    return o->bf16 ? bf16_to_f32(bf16_from_f32((float)x)) : (float)x;
+}
+
 static void show(struct oracle *o, const struct channel *c)
 {
     for (int j = 0; j < c->cols; j++)
         o->visible[c->param->offset + (size_t)c->row * (size_t)c->cols + (size_t)j] =
-            (float)c->value[j];
+            rounded(o, c->value[j]);
 }
 
 /* The K channels of greatest norm, by asking of each how many come before it. */
@@ -138,10 +147,13 @@ static void select_channels(struct oracle *o, int since_warm_up)
     const struct engine_config *k = &o->config;
     if (k->topk_ratio <= 0 || k->topk_ratio >= 1 || since_warm_up < 0)
         return;
+    if (since_warm_up > 0 && o->step - o->chosen_in < k->update_interval)
+        return; /* some channels may not have taken over the last choice */
     bool due = since_warm_up == 0 || (k->select_every && o->step % k->select_every == 0);
     if (!due && !(k->reselect_when_stale && o->step % 16 == 0 && is_stale(o)))
         return;
     choose(o);
+    o->chosen_in = o->step;
     for (int i = 0; i < o->n_channels && since_warm_up == 0; i++)
         o->channels[i].important = o->target[i];
 }
@@ -164,7 +176,8 @@ static void close_window(struct oracle *o, int i, double lr, int interval, int l
     assert_false(c->in_flight);
     assert_true(c->window_steps <= interval);
     for (int j = 0; j < c->cols; j++)
-        mean[j] = c->window[j] / c->window_steps;
+        mean[j] = o->target[i] ? c->window[j] / c->window_steps
+                               : rounded(o, c->window[j] / c->window_steps);
     adamw(o, c, mean, deferred_lr(o, c, lr));
     c->used += c->window_steps;
     c->in_flight = !o->target[i];
@@ -205,8 +218,9 @@ static void use_gradient(struct oracle *o, struct channel *c, const float *grads
         memset(c->window, 0, sizeof c->window);
         c->oldest = o->step;
     }
+    bool staged = o->config.accumulate == ENGINE_ACCUMULATE_HOST; /* it has crossed the link */
     for (int j = 0; j < c->cols; j++)
-        c->window[j] += g[j];
+        c->window[j] += staged ? factor * rounded(o, grads[at + (size_t)j]) : g[j];
 }
 
 static double clip(struct oracle *o, const float *grads)

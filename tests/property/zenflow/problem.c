@@ -1,10 +1,17 @@
 #include "tests/property/zenflow/problem.h"
 
 #include "data/alloc.h"
+#include "data/bf16.h"
 #include "data/rng.h"
 #include "tests/testing.h"
 
 #include <math.h>
+
+struct device *problem_device;
+
+/* Of tests/cuda_emulator, where this is linked with it. */
+void emulator_seed(uint32_t seed) __attribute__((weak));
+static uint32_t emulator_orders;
 
 static uint32_t bits(uint32_t a, uint32_t b, uint32_t c, uint32_t seed)
 {
@@ -34,11 +41,52 @@ static void add_params(struct param_table *t, unsigned seed)
     }
 }
 
+/* The device's parameters are `params`, rounded where it holds bf16. */
+static void write_params(struct problem *p)
+{
+    struct device *d = p->device;
+    size_t n = p->table.n_elements;
+    uint16_t *rounded = zf_malloc(sizeof *rounded * n);
+    for (size_t i = 0; i < n; i++)
+        rounded[i] = bf16_from_f32(p->params[i]);
+    bool bf16 = d->dtype == DTYPE_BF16;
+    d->copy(d->compute, p->device_params, bf16 ? (void *)rounded : (void *)p->params,
+            dtype_size(d->dtype) * n);
+    d->stream_wait(d->compute);
+    free(rounded);
+}
+
+void problem_read_params(struct problem *p)
+{
+    struct device *d = p->device;
+    size_t n = p->table.n_elements;
+    uint16_t *rounded = zf_malloc(sizeof *rounded * n);
+    bool bf16 = d->dtype == DTYPE_BF16;
+    engine_settle(p->engine);
+    d->copy(d->compute, bf16 ? (void *)rounded : (void *)p->params, p->device_params,
+            dtype_size(d->dtype) * n);
+    d->stream_wait(d->compute);
+    for (size_t i = 0; bf16 && i < n; i++)
+        p->params[i] = bf16_to_f32(rounded[i]);
+    free(rounded);
+}
+
+void problem_copy_params(struct problem *to, const struct problem *from)
+{
+    memcpy(to->params, from->params, sizeof(float) * to->table.n_elements);
+    write_params(to);
+}
+
 void problem_create(struct problem *p, unsigned seed, struct comm *comm,
                     const struct engine_config *config)
 {
     struct zf_error err;
-    *p = (struct problem){.device = device_cpu(1), .comm = comm};
+    struct engine_config used = *config;
+    if (!problem_device)
+        problem_device = device_cpu(1);
+    if (emulator_seed) /* every problem sees another order of the streams' work */
+        emulator_seed(++emulator_orders);
+    *p = (struct problem){.device = problem_device, .comm = comm};
     add_params(&p->table, seed);
     size_t n = p->table.n_elements;
     p->params = zf_malloc_aligned(sizeof(float) * n);
@@ -46,14 +94,23 @@ void problem_create(struct problem *p, unsigned seed, struct comm *comm,
     memset(p->grads, 0, sizeof(float) * n);
     for (size_t i = 0; i < n; i++)
         p->params[i] = noise((uint32_t)i, 3, 4, seed);
-    p->engine = engine_create(config, p->device, comm, &p->table, p->params, p->grads, &err);
+    p->device_params = p->device->allocate(dtype_size(p->device->dtype) * n);
+    p->device_grads = p->device->allocate(sizeof(float) * n);
+    p->device->zero(p->device->compute, p->device_grads, sizeof(float) * n);
+    write_params(p);
+    used.bf16 |= p->device->dtype == DTYPE_BF16;
+    p->engine =
+        engine_create(&used, p->device, comm, &p->table, p->device_params, p->device_grads, &err);
     if (!p->engine)
         fail_msg("%s", err.text);
+    problem_read_params(p);
 }
 
 void problem_destroy(struct problem *p)
 {
     engine_destroy(p->engine);
+    p->device->release(p->device_params);
+    p->device->release(p->device_grads);
     params_free(&p->table);
     free(p->params);
     free(p->grads);
@@ -76,6 +133,24 @@ void problem_add_gradient(const struct problem *p, int step, int sample, const f
     }
 }
 
+void problem_give_gradient(struct problem *p)
+{
+    struct device *d = p->device;
+    size_t bytes = sizeof(float) * p->table.n_elements;
+    for (int layer = 0; layer < p->table.n_layers; layer++)
+        engine_before_layer(p->engine, layer);
+    d->copy(d->compute, p->device_grads, p->grads, bytes);
+    memset(p->grads, 0, bytes);
+    for (int layer = p->table.n_layers - 1; layer >= 0; layer--)
+        engine_layer_gradients_ready(p->engine, layer);
+}
+
+void problem_finish(struct problem *p)
+{
+    engine_finish(p->engine);
+    problem_read_params(p);
+}
+
 struct step_report problem_step(struct problem *p, int step)
 {
     struct zf_error err;
@@ -84,10 +159,10 @@ struct step_report problem_step(struct problem *p, int step)
     engine_begin_step(p->engine, problem_lr(step));
     for (int s = rank * PROBLEM_SAMPLES / ranks; s < (rank + 1) * PROBLEM_SAMPLES / ranks; s++)
         problem_add_gradient(p, step, s, p->params, p->grads);
-    for (int layer = p->table.n_layers - 1; layer >= 0; layer--)
-        engine_layer_gradients_ready(p->engine, layer);
+    problem_give_gradient(p);
     if (!engine_end_step(p->engine, &report, &err))
         fail_msg("%s", err.text);
+    problem_read_params(p);
     return report;
 }
 

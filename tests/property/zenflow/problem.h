@@ -12,7 +12,10 @@ struct problem {
     struct param_table table;
     struct device *device;
     struct comm *comm;
-    float *params, *grads;
+    float *params;       /* (n_elements) as they are visible on the device after each step */
+    float *grads;        /* (n_elements) this rank's gradient, before it goes to the device */
+    void *device_params; /* (n_elements) of the device's dtype */
+    float *device_grads;
     struct engine *engine;
 };
 
@@ -28,6 +31,16 @@ void problem_add_gradient(const struct problem *p, int step, int sample, const f
 
 /* One optimizer step: this rank's samples, the layers in backward's order, and the update. */
 struct step_report problem_step(struct problem *p, int step);
+/* Its pieces: what backward does with `grads`, and a look at the parameters. */
+void problem_give_gradient(struct problem *p);
+void problem_read_params(struct problem *p);
+/* What a restart does: the parameters of another run. */
+void problem_copy_params(struct problem *to, const struct problem *from);
+/* Closes all windows. */
+void problem_finish(struct problem *p);
+
+/* The device that problems are made on: the CPU device, unless a test program sets another. */
+extern struct device *problem_device;
 
 /* The learning rate of a step. */
 float problem_lr(int step);

@@ -1,0 +1,37 @@
+/* Options of zf-bench's subcommands: a table of names, each with the field that it sets. */
+#ifndef ZF_CMD_BENCH_OPTIONS_H
+#define ZF_CMD_BENCH_OPTIONS_H
+
+#include "data/error.h"
+
+#include <stddef.h>
+
+enum bench_option_kind {
+    BENCH_WHOLE, /* int */
+    BENCH_REAL,  /* double */
+    BENCH_TEXT,  /* const char * */
+    BENCH_FLAG,  /* bool, set to true; takes no value */
+};
+
+struct bench_option {
+    const char *name;
+    enum bench_option_kind kind;
+    size_t offset;          /* of the field */
+    double least, greatest; /* of a number */
+    const char *help;       /* what it is, and its default in parentheses */
+};
+
+struct bench_options {
+    const char *benchmark; /* what messages begin with: "train" */
+    const struct bench_option *table;
+    size_t n;
+};
+
+/* Sets the fields that the words name; argv[0] is passed over. --help sets *help and reads no
+ * further. Fails where a word is no option, lacks its value, or the value is out of range. */
+bool bench_options_read(const struct bench_options *options, int argc, char **argv, void *fields,
+                        bool *help, struct zf_error *err);
+/* A line for each option. */
+void bench_options_print(const struct bench_options *options);
+
+#endif

@@ -1,0 +1,359 @@
+#include "cmd/bench_train.h"
+
+#include "cmd/bench_device.h"
+#include "cmd/bench_options.h"
+#include "cmd/bench_train_run.h"
+#include "data/alloc.h"
+#include "data/json.h"
+
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#define GIGABYTE 1e9
+#define SEED     1 /* of the data */
+
+struct options {
+    const char *preset, *head, *device, *method, *lengths, *json;
+    int n_seqs, length, micro_batches, steps, warm_up, threads, probe;
+    int update_interval, select_interval, apply_lag;
+    double topk_ratio, dropout, learning_rate, reserved_cores;
+    bool compare, bf16, gradient_checkpointing, help;
+};
+
+static const struct bench_option option_table[] = {
+#define FIELD(field) offsetof(struct options, field)
+    {"--preset", BENCH_TEXT, FIELD(preset), 0, 0, "the model (gpt2)"},
+    {"--head", BENCH_TEXT, FIELD(head), 0, 0, "lm or classify (lm)"},
+    {"--seqs", BENCH_WHOLE, FIELD(n_seqs), 1, 1 << 16, "sequences of a micro-batch (8)"},
+    {"--length", BENCH_WHOLE, FIELD(length), 2, 1 << 16, "tokens of each (128)"},
+    {"--lengths", BENCH_TEXT, FIELD(lengths), 0, 0,
+     "or a file of numbers, which the sequences take by turns"},
+    {"--micro-batches", BENCH_WHOLE, FIELD(micro_batches), 1, 1 << 16, "of a step (1)"},
+    {"--steps", BENCH_WHOLE, FIELD(steps), 1, 1 << 16, "that are counted (20)"},
+    {"--warm-up", BENCH_WHOLE, FIELD(warm_up), 0, 1 << 16, "steps before them (8)"},
+    {"--dropout", BENCH_REAL, FIELD(dropout), 0, 0.9, "everywhere (the preset's)"},
+    {"--gradient_checkpointing", BENCH_FLAG, FIELD(gradient_checkpointing), 0, 0,
+     "compute activations again for backward"},
+    {"--bf16", BENCH_FLAG, FIELD(bf16), 0, 0,
+     "parameters in bf16, on the CPU device too (CUDA: always)"},
+    {"--compare", BENCH_FLAG, FIELD(compare), 0, 0, "all methods, one after the other"},
+    {"--method", BENCH_TEXT, FIELD(method), 0, 0,
+     "or one: resident, offload, burst, staggered, auto (resident)"},
+    {"--topk_ratio", BENCH_REAL, FIELD(topk_ratio), 0, 1, "of ZenFlow (0.05)"},
+    {"--update_interval", BENCH_WHOLE, FIELD(update_interval), 1, ENGINE_MAX_INTERVAL,
+     "of ZenFlow (4)"},
+    {"--select_interval", BENCH_WHOLE, FIELD(select_interval), 1, 1 << 16, "of ZenFlow (16)"},
+    {"--apply_lag", BENCH_WHOLE, FIELD(apply_lag), 0, ENGINE_MAX_INTERVAL, "of ZenFlow (1)"},
+    {"--pt_reserved_cores_perc", BENCH_REAL, FIELD(reserved_cores), 0, 1,
+     "share of the cores that host workers leave free (0.5)"},
+    {"--learning_rate", BENCH_REAL, FIELD(learning_rate), 0, 1, "(1e-4)"},
+    {"--device", BENCH_TEXT, FIELD(device), 0, 0, "cuda, cpu or auto (auto)"},
+    {"--threads", BENCH_WHOLE, FIELD(threads), 1, 4096, "of the CPU device (as OMP_NUM_THREADS)"},
+    {"--probe", BENCH_WHOLE, FIELD(probe), 16, 1 << 15,
+     "side of the measured product's matrices (8192; 1024 on the CPU)"},
+    {"--json", BENCH_TEXT, FIELD(json), 0, 0, "write all figures there"},
+#undef FIELD
+};
+static const struct bench_options options_of_train = {"train", option_table,
+                                                      sizeof option_table / sizeof *option_table};
+
+/* ---- methods ---- */
+
+static const struct {
+    const char *name, *title;
+} methods[] = {
+    {"resident", "AdamW, resident"},     {"offload", "ZeRO-Offload"}, {"burst", "ZenFlow, burst"},
+    {"staggered", "ZenFlow, staggered"}, {"auto", "ZenFlow, auto"},
+};
+enum { RESIDENT, OFFLOAD, BURST, STAGGERED, AUTO, N_METHODS };
+
+/* As cmd/engine_settings.c makes them of a configuration. */
+static struct train_method method_of(const struct options *o, int which, bool bf16)
+{
+    struct engine_config e = {.beta1 = 0.9f,
+                              .beta2 = 0.999f,
+                              .eps = 1e-8f,
+                              .weight_decay = 0.01f,
+                              .adam_w_mode = true,
+                              .gradient_clipping = 1,
+                              .bf16 = bf16,
+                              .topk_ratio = which == RESIDENT ? 1 : 0,
+                              .update_interval = 1,
+                              .stagger = true,
+                              .deferred_lr_scale = 1,
+                              .reserved_cores = o->reserved_cores};
+    if (which >= BURST) {
+        e.topk_ratio = o->topk_ratio;
+        e.select_every = o->select_interval;
+        e.update_interval = which == AUTO ? 0 : o->update_interval;
+        e.auto_ratio = 0.99;
+        e.auto_keeps_up = true;
+        e.apply_lag = o->apply_lag;
+        e.stagger = which != BURST;
+    }
+    return (struct train_method){methods[which].title, e};
+}
+
+/* ---- the table ---- */
+
+struct table {
+    struct bench_rates rates;
+    double model_size; /* bytes of all parameters in bf16 */
+    json_t *lines;
+};
+
+static void print_heading(void)
+{
+    printf("%-19s %4s %9s %9s %10s %8s %7s %6s %6s %6s %6s %8s %8s %8s %8s\n", "", "S", "ms/step",
+           "worst", "tokens/s", "TFLOP/s", "product", "stall", "down", "up", "moved", "dev. GB",
+           "host GB", "loss", "after");
+}
+
+static void print_result(const struct table *t, const struct train_result *r)
+{
+    if (!r->fits) {
+        printf("%-19s does not fit: it needs %.2f GB of device memory, %.2f GB are free\n", r->name,
+               (double)r->needed / GIGABYTE, (double)r->free / GIGABYTE);
+        return;
+    }
+    double rate = r->flops / r->median;
+    printf("%-19s %4d %9.2f %9.2f %10.0f %8.3f %5.1f %% %4.1f %% %6.3f %6.3f %6.3f %8.3f %8.3f "
+           "%8.4f %8.4f\n",
+           r->name, r->interval, r->median * 1e3, r->worst * 1e3, r->tokens / r->median,
+           rate * 1e-12, 100 * rate / t->rates.product, 100 * r->stall, r->down / t->model_size,
+           r->up / t->model_size, r->moved / t->model_size, (double)r->needed / GIGABYTE,
+           (double)r->memory.host / GIGABYTE, r->loss_before, r->loss_after);
+    fflush(stdout);
+}
+
+static json_t *describe_result(const struct table *t, const struct train_result *r, int steps)
+{
+    json_t *line =
+        json_pack("{s:s, s:b, s:I, s:I}", "method", r->name, "fits", (int)r->fits, "device_bytes",
+                  (json_int_t)r->needed, "device_bytes_free", (json_int_t)r->free);
+    if (!r->fits)
+        return line;
+    const struct {
+        const char *key;
+        double value;
+    } figures[] = {
+        {"median_seconds", r->median},
+        {"worst_seconds", r->worst},
+        {"mean_seconds", r->mean},
+        {"tokens", r->tokens},
+        {"tokens_per_second", r->tokens / r->median},
+        {"flops", r->flops},
+        {"product_share", r->flops / r->median / t->rates.product},
+        {"stall_share", r->stall},
+        {"bytes_down", r->down},
+        {"bytes_up", r->up},
+        {"bytes_moved", r->moved},
+        {"link_model_sizes", (r->down + r->up) / t->model_size},
+        {"host_bytes", (double)r->memory.host},
+        {"host_parameters", (double)r->memory.host_elements},
+        {"update_interval", r->interval},
+        {"loss_before", r->loss_before},
+        {"loss_after", r->loss_after},
+    };
+    for (size_t i = 0; i < sizeof figures / sizeof *figures; i++)
+        json_object_set_new(line, figures[i].key, json_real(figures[i].value));
+    json_t *seconds = json_array();
+    for (int i = 0; i < steps; i++)
+        json_array_append_new(seconds, json_real(r->seconds[i]));
+    json_object_set_new(line, "seconds", seconds);
+    return line;
+}
+
+static bool measure_method(const struct options *o, const struct train_job *job, int which,
+                           const struct table *t, struct zf_error *err)
+{
+    bool bf16 = o->bf16 || job->device->dtype == DTYPE_BF16;
+    struct train_method method = method_of(o, which, bf16);
+    struct train_result result;
+    bool ok = train_measure(job, &method, &result, err);
+    if (ok) {
+        print_result(t, &result);
+        json_array_append_new(t->lines, describe_result(t, &result, job->steps));
+    }
+    train_result_free(&result);
+    return ok;
+}
+
+/* ---- what is asked for ---- */
+
+/* The numbers of a file, each a length from 2 (a classifier's: 1) to n_positions. */
+static int *read_lengths(const char *path, const struct gpt_config *config, int *n,
+                         struct zf_error *err)
+{
+    FILE *file = fopen(path, "r");
+    int least = config->head == GPT_HEAD_LM ? 2 : 1, capacity = 0, value, got;
+    int *list = NULL;
+    *n = 0;
+    if (!file) {
+        zf_fail(err, "train: %s, which --lengths names, cannot be read", path);
+        return NULL;
+    }
+    while ((got = fscanf(file, "%d", &value)) == 1 && value >= least &&
+           value <= config->n_positions) {
+        if (*n == capacity)
+            list = zf_realloc(list, (size_t)(capacity = 2 * capacity + 64) * sizeof *list);
+        list[(*n)++] = value;
+    }
+    fclose(file);
+    if (got == EOF && *n > 0)
+        return list;
+    zf_fail(err, "train: %s: number %d is not a length from %d to %d", path, *n + 1, least,
+            config->n_positions);
+    free(list);
+    return NULL;
+}
+
+static bool find_method(const struct options *o, int *which, struct zf_error *err)
+{
+    for (*which = 0; *which < N_METHODS; ++*which)
+        if (strcmp(methods[*which].name, o->method) == 0)
+            return true;
+    return zf_fail(err,
+                   "train: --method is \"%s\", but it is resident, offload, burst, staggered or "
+                   "auto",
+                   o->method);
+}
+
+static bool configure_model(const struct options *o, struct gpt_config *config,
+                            struct zf_error *err)
+{
+    if (!gpt_config_preset(config, o->preset, err))
+        return false;
+    if (strcmp(o->head, "classify") == 0)
+        config->head = GPT_HEAD_CLASSIFY;
+    else if (strcmp(o->head, "lm") != 0)
+        return zf_fail(err, "train: --head is \"%s\", but it is lm or classify", o->head);
+    if (o->dropout >= 0)
+        config->embd_pdrop = config->attn_pdrop = config->resid_pdrop = (float)o->dropout;
+    if (!o->lengths && o->length > config->n_positions)
+        return zf_fail(err, "train: --length is %d, but %s has %d positions", o->length, o->preset,
+                       config->n_positions);
+    if (o->apply_lag > o->update_interval)
+        return zf_fail(err, "train: --apply_lag is %d, but it is at most --update_interval, %d",
+                       o->apply_lag, o->update_interval);
+    return true;
+}
+
+static void announce(const struct options *o, const struct train_job *job, const struct table *t)
+{
+    printf("%s, %s head, %.2f M parameters, on the %s device (%s): %d x %d sequences of up to %d "
+           "tokens,\ndropout %g%s; %d steps after %d; ZenFlow: topk_ratio %g, select_interval %d, "
+           "apply_lag %d\n"
+           "its own limits: copy %.1f GB/s, product of %d x %d matrices %.2f TFLOP/s\n"
+           "down, up, moved: a step's traffic with the host, in model sizes of %.3f GB (bf16); "
+           "stall: share of the time\n\n",
+           o->preset, o->head, t->model_size / 2e6, job->device->name,
+           dtype_name(job->device->dtype), job->micro_batches, job->n_seqs, job->data.max_length,
+           (double)job->config.resid_pdrop,
+           o->gradient_checkpointing ? ", gradient checkpointing" : "", job->steps, job->warm_up,
+           o->topk_ratio, o->select_interval, o->apply_lag, t->rates.copy * 1e-9, t->rates.side,
+           t->rates.side, t->rates.product * 1e-12, t->model_size / GIGABYTE);
+    print_heading();
+}
+
+/* The most memory that this process has held at a time, in bytes; 0 where the system does not say.
+ */
+static double process_peak(void)
+{
+    char line[256];
+    double kilobytes = 0;
+    FILE *file = fopen("/proc/self/status", "r");
+    while (file && fgets(line, sizeof line, file))
+        if (strncmp(line, "VmHWM:", 6) == 0)
+            kilobytes = strtod(line + 6, NULL);
+    if (file)
+        fclose(file);
+    return kilobytes * 1024;
+}
+
+static bool write_json(const struct options *o, const struct train_job *job, const struct table *t,
+                       struct zf_error *err)
+{
+    json_t *root = json_pack(
+        "{s:s, s:s, s:s, s:i, s:i, s:i, s:i, s:f, s:f, s:f, s:f, s:i, s:f, s:f, s:O}", "preset",
+        o->preset, "head", o->head, "device", job->device->name, "sequences", job->n_seqs,
+        "micro_batches", job->micro_batches, "max_length", job->data.max_length, "warm_up",
+        job->warm_up, "dropout", (double)job->config.resid_pdrop, "topk_ratio", o->topk_ratio,
+        "model_bytes", t->model_size, "process_peak_bytes", process_peak(), "product_side",
+        t->rates.side, "copy_bytes_per_second", t->rates.copy, "product_flops_per_second",
+        t->rates.product, "methods", t->lines);
+    bool ok = json_write(o->json, root, 9, err);
+    json_decref(root);
+    return ok;
+}
+
+static bool measure(const struct options *o, struct train_job *job, struct zf_error *err)
+{
+    int which = 0;
+    if (!find_method(o, &which, err))
+        return false;
+    struct param_table params = gpt_param_table(&job->config);
+    struct table t = {bench_measure_rates(job->device, o->probe, 5),
+                      2 * (double)params.n_parameters, json_array()};
+    params_free(&params);
+    announce(o, job, &t);
+    bool ok = true;
+    for (int i = o->compare ? 0 : which; ok && i <= (o->compare ? N_METHODS - 1 : which); i++)
+        ok = measure_method(o, job, i, &t, err);
+    ok = ok && (!o->json || write_json(o, job, &t, err));
+    json_decref(t.lines);
+    return ok;
+}
+
+static bool prepare_and_measure(const struct options *o, struct zf_error *err)
+{
+    struct train_job job = {.n_seqs = o->n_seqs,
+                            .micro_batches = o->micro_batches,
+                            .warm_up = o->warm_up,
+                            .steps = o->steps,
+                            .recompute = o->gradient_checkpointing,
+                            .lr = (float)o->learning_rate};
+    int n = 1, *lengths = NULL;
+    if (!configure_model(o, &job.config, err) ||
+        (o->lengths && !(lengths = read_lengths(o->lengths, &job.config, &n, err))))
+        return false;
+    job.device = bench_device("train", o->device, o->threads, err);
+    bool ok = job.device;
+    if (ok) {
+        train_data_make(&job, lengths ? lengths : &o->length, n, SEED);
+        ok = measure(o, &job, err);
+        dataset_free(&job.data);
+    }
+    free(lengths);
+    return ok;
+}
+
+bool bench_train(int argc, char **argv, struct zf_error *err)
+{
+    struct options o = {.preset = "gpt2",
+                        .head = "lm",
+                        .device = "auto",
+                        .method = "resident",
+                        .n_seqs = 8,
+                        .length = 128,
+                        .micro_batches = 1,
+                        .steps = 20,
+                        .warm_up = 8,
+                        .update_interval = 4,
+                        .select_interval = 16,
+                        .apply_lag = 1,
+                        .topk_ratio = 0.05,
+                        .dropout = -1,
+                        .learning_rate = 1e-4,
+                        .reserved_cores = 0.5};
+    if (!bench_options_read(&options_of_train, argc, argv, &o, &o.help, err))
+        return false;
+    if (!o.help)
+        return prepare_and_measure(&o, err);
+    fputs("usage: zf-bench train [options]\n\nSynthetic training steps: what one takes, moves and "
+          "holds.\n\n",
+          stdout);
+    bench_options_print(&options_of_train);
+    return true;
+}

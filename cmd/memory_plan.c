@@ -1,0 +1,179 @@
+#include "cmd/memory_plan.h"
+
+#include "cmd/engine_settings.h"
+#include "data/log.h"
+
+#include <stdio.h>
+
+struct model_size model_size(const struct config *c, int longest)
+{
+    int seqs = c->do_train ? c->per_device_train_batch_size : 0;
+    if ((c->do_eval || c->do_predict) && seqs < c->per_device_eval_batch_size)
+        seqs = c->per_device_eval_batch_size;
+    return (struct model_size){.max_tokens = seqs * longest,
+                               .max_seqs = seqs,
+                               .mode = !c->do_train                ? GPT_EVALUATE
+                                       : c->gradient_checkpointing ? GPT_TRAIN_RECOMPUTE
+                                                                   : GPT_TRAIN};
+}
+
+/* Operators take their scratch as they first need it, and matrix products theirs: so much is left
+ * free for them. The largest are partial sums over rows, a few MB at a width of 4096. */
+#define SCRATCH_BYTES ((size_t)64 << 20)
+
+/* What the run would take with this configuration. */
+static struct memory_use measure(const struct run *run, const struct config *c, int longest)
+{
+    struct memory_use use = {.workspace = SCRATCH_BYTES};
+    struct model_size size = model_size(c, longest);
+    gpt_measure(run->device, &run->model_config, size.max_tokens, size.max_seqs, size.mode, &use);
+    if (c->do_train) {
+        struct param_table table = gpt_param_table(&run->model_config);
+        struct engine_config e = engine_settings(c, NULL);
+        engine_measure(&e, &table, run->device->dtype, comm_rank(run->comm), comm_size(run->comm),
+                       &use);
+        params_free(&table);
+    }
+    return use;
+}
+
+/* A size as a person reads it. */
+struct size_text {
+    char text[32];
+};
+
+static struct size_text size_text(size_t bytes)
+{
+    struct size_text s;
+    double mib = (double)bytes / (1 << 20);
+    if (mib < 1024)
+        snprintf(s.text, sizeof s.text, "%.1f MiB", mib);
+    else
+        snprintf(s.text, sizeof s.text, "%.2f GiB", mib / 1024);
+    return s;
+}
+
+static void print_table(const struct memory_use *use, size_t available)
+{
+    const struct {
+        const char *name;
+        size_t bytes;
+    } rows[] = {{"parameters", use->parameters},   {"gradients", use->gradients},
+                {"windows", use->windows},         {"important state", use->important},
+                {"activations", use->activations}, {"workspace", use->workspace},
+                {"total", memory_total(use)},      {"free", available - memory_total(use)}};
+    log_info("device memory of each rank:");
+    for (size_t i = 0; i < sizeof rows / sizeof *rows; i++)
+        log_info("  %-16s %12s", rows[i].name, size_text(rows[i].bytes).text);
+}
+
+/* Changes of a configuration that save memory: each describes itself in `what`, or returns false
+ * where it is none. */
+
+static bool halve_batches(struct config *c, char *what, size_t bytes)
+{
+    int most = model_size(c, 1).max_seqs, half = most / 2;
+    bool train = c->do_train && c->per_device_train_batch_size > half;
+    bool eval = (c->do_eval || c->do_predict) && c->per_device_eval_batch_size > half;
+    if (half == 0)
+        return false;
+    if (train)
+        c->per_device_train_batch_size = half;
+    if (eval)
+        c->per_device_eval_batch_size = half;
+    snprintf(what, bytes, "%s%s%s %d", train ? "per_device_train_batch_size" : "",
+             train && eval ? " and " : "", eval ? "per_device_eval_batch_size" : "", half);
+    return true;
+}
+
+static bool recompute(struct config *c, char *what, size_t bytes)
+{
+    snprintf(what, bytes, "gradient_checkpointing true");
+    bool is_change = c->do_train && !c->gradient_checkpointing;
+    c->gradient_checkpointing = true;
+    return is_change;
+}
+
+static bool accumulate_on_host(struct config *c, char *what, size_t bytes)
+{
+    snprintf(what, bytes, "zenflow.accumulate \"host\"");
+    bool is_change =
+        c->do_train && c->zenflow.enabled && c->zenflow.accumulate != ZENFLOW_ACCUMULATE_HOST;
+    c->zenflow.accumulate = ZENFLOW_ACCUMULATE_HOST;
+    return is_change;
+}
+
+static bool offload_all(struct config *c, char *what, size_t bytes)
+{
+    snprintf(what, bytes, "offload_optimizer.device \"cpu\"%s (stage 2)",
+             c->zenflow.enabled ? " without zenflow" : "");
+    bool is_change = c->do_train && (c->zenflow.enabled || c->offload_optimizer != OFFLOAD_CPU);
+    c->zenflow.enabled = false;
+    c->offload_optimizer = OFFLOAD_CPU;
+    return is_change;
+}
+
+/* Appends what each change alone would save. */
+static void list_changes(const struct run *run, int longest, size_t needed, char *text,
+                         size_t bytes)
+{
+    static bool (*const changes[])(struct config *, char *, size_t) = {
+        halve_batches, recompute, accumulate_on_host, offload_all};
+    size_t used = 0;
+    for (size_t i = 0; i < sizeof changes / sizeof *changes; i++) {
+        struct config changed = *run->config;
+        char what[120];
+        if (!changes[i](&changed, what, sizeof what))
+            continue;
+        struct memory_use use = measure(run, &changed, longest);
+        if (memory_total(&use) >= needed)
+            continue;
+        int n = snprintf(text + used, bytes - used, "%s %s saves %s", used ? ";" : "", what,
+                         size_text(needed - memory_total(&use)).text);
+        used += (size_t)n < bytes - used ? (size_t)n : 0;
+    }
+    if (used == 0)
+        snprintf(text, bytes, " a smaller max_seq_length or model is needed");
+}
+
+static bool will_not_fit(const struct run *run, int longest, size_t needed, size_t available,
+                         struct zf_error *err)
+{
+    char changes[700];
+    list_changes(run, longest, needed, changes, sizeof changes);
+    return zf_fail(err, "this run needs %s of device memory, %s more than there is (%s):%s",
+                   size_text(needed).text, size_text(needed - available).text,
+                   size_text(available).text, changes);
+}
+
+/* zenflow.accumulate "auto" is the host where only then the run fits, on any rank. */
+static void settle_accumulate(struct run *run, int longest, size_t available)
+{
+    struct config *c = run->config;
+    if (!c->do_train || !c->zenflow.enabled || c->zenflow.accumulate != ZENFLOW_ACCUMULATE_AUTO)
+        return;
+    struct memory_use use = measure(run, c, longest);
+    bool fits = comm_max(run->comm, memory_total(&use) > available) == 0;
+    c->zenflow.accumulate = fits ? ZENFLOW_ACCUMULATE_DEVICE : ZENFLOW_ACCUMULATE_HOST;
+    if (!fits)
+        log_info("zenflow.accumulate: the windows' %s do not fit on the device; \"host\" it is",
+                 size_text(use.windows).text);
+}
+
+bool memory_plan(struct run *run, int longest, struct zf_error *err)
+{
+    struct device *d = run->device;
+    if (d->unified)
+        return true;
+    int sharing = run_ranks_on_device(run);
+    size_t available = d->free_bytes() / (size_t)sharing;
+    settle_accumulate(run, longest, available);
+    struct memory_use use = measure(run, run->config, longest);
+    size_t needed = memory_total(&use);
+    bool ok = needed <= available || will_not_fit(run, longest, needed, available, err);
+    /* ranks on the same device: nobody takes memory before all have seen how much there is */
+    if (!comm_all_ok(run->comm, ok, err))
+        return false;
+    print_table(&use, available);
+    return comm_all_ok(run->comm, d->reserve(needed - SCRATCH_BYTES, err), err);
+}

@@ -1,0 +1,228 @@
+/* Attention for any head size up to 256 and any alignment: what small models of tests need, without
+ * tensor cores. A warp owns one row. Rows of the other side come 32 at a time: each lane takes one
+ * of them for the scores, then one column for the sums.
+ *
+ * Limit: latency; each lane reads rows of its own. 4 head_dim FLOPs in forward for each pair of
+ * query and key that it sees, 14 in backward. */
+#include "model/cuda/attention.cuh"
+
+#include <assert.h>
+#include <math.h>
+
+#define MAX_HEAD_DIM 256
+#define LANE_COLUMNS (MAX_HEAD_DIM / WARP)
+
+struct generic_arrays {
+    bf16 *out; /* forward */
+    float *lse;
+    bf16 *dqkv; /* backward */
+    const bf16 *dout, *final;
+    float *delta; /* (n, n_head) */
+    const bf16 *qkv;
+    struct token_rows rows;
+    int n_head, head_dim;
+    float scale;
+    struct dropout drop;
+};
+
+/* The warp's row: of the sequence, and of the stream. */
+struct generic_row {
+    struct attention_share share;
+    int row, token;
+};
+
+/* False where the warp has none. All of a block's warps are of one sequence and head. */
+__device__ static inline bool generic_find_row(struct generic_row *mine,
+                                               const struct generic_arrays &a)
+{
+    if (!attention_my_share<ATTENTION_WARPS>(&mine->share, a.rows, a.n_head))
+        return false;
+    mine->row = mine->share.first + (int)threadIdx.x / WARP;
+    mine->token = mine->share.start + mine->row;
+    return mine->row < mine->share.length;
+}
+
+/* The q of a token (part 0), its k (1) or v (2). */
+__device__ static inline size_t generic_at(const struct generic_arrays &a, int token, int part,
+                                           int head)
+{
+    return (((size_t)token * 3 + part) * a.n_head + head) * a.head_dim;
+}
+
+__device__ static inline float generic_dot(const bf16 *x, const bf16 *y, int n)
+{
+    float sum = 0;
+    for (int i = 0; i < n; i++)
+        sum += to_float(x[i]) * to_float(y[i]);
+    return sum;
+}
+
+/* acc[i] += sum over j < n of weight[j] * x[j][lane + 32 i], rows of x at distance `stride`. */
+__device__ static inline void generic_add_rows(float (&acc)[LANE_COLUMNS], const float *weight,
+                                               const bf16 *x, size_t stride, int n, int head_dim)
+{
+    const int lane = threadIdx.x % WARP;
+    for (int j = 0; j < n; j++) {
+        UNROLL
+        for (int i = 0; i < LANE_COLUMNS; i++)
+            if (lane + WARP * i < head_dim)
+                acc[i] += weight[j] * to_float(x[j * stride + lane + WARP * i]);
+    }
+}
+
+__device__ static inline void generic_store(bf16 *dst, const float (&acc)[LANE_COLUMNS],
+                                            float factor, int head_dim)
+{
+    const int lane = threadIdx.x % WARP;
+    UNROLL
+    for (int i = 0; i < LANE_COLUMNS; i++)
+        if (lane + WARP * i < head_dim)
+            dst[lane + WARP * i] = to_bf16(acc[i] * factor);
+}
+
+/* Dropout's factor of one probability. */
+__device__ static inline float generic_factor(const struct generic_arrays &a, int query_token,
+                                              int key, int head)
+{
+    if (a.drop.p == 0)
+        return 1;
+    const uint32_t kept = draw_kept(a.drop, head, a.rows.token_seq[query_token],
+                                    (uint32_t)a.rows.position[query_token], key / 4);
+    return kept >> key % 4 & 1 ? 1 / (1 - a.drop.p) : 0;
+}
+
+__global__ __launch_bounds__(ATTENTION_THREADS) static void attention_forward_generic_kernel(
+    struct generic_arrays a)
+{
+    SHARED(float, weights, [ATTENTION_WARPS][WARP]);
+    struct generic_row mine;
+    if (!generic_find_row(&mine, a))
+        return;
+    const int lane = threadIdx.x % WARP, head = mine.share.head, start = mine.share.start;
+    float *const weight = weights[threadIdx.x / WARP];
+    const bf16 *const q = a.qkv + generic_at(a, mine.token, 0, head);
+    float acc[LANE_COLUMNS] = {0}, max = -INFINITY, sum = 0;
+    for (int first = 0; first <= mine.row; first += WARP) {
+        const int n = mine.row + 1 - first < WARP ? mine.row + 1 - first : WARP;
+        float score = -INFINITY, factor = 0;
+        if (lane < n) {
+            const bf16 *const k = a.qkv + generic_at(a, start + first + lane, 1, head);
+            score = a.scale * generic_dot(q, k, a.head_dim);
+            factor = generic_factor(a, mine.token, first + lane, head);
+        }
+        const float most = fmaxf(max, warp_max(score)), shrink = expf(max - most);
+        const float p = expf(score - most);
+        sum = sum * shrink + warp_sum(p);
+        max = most;
+        __syncwarp();
+        weight[lane] = p * factor;
+        __syncwarp();
+        for (int i = 0; i < LANE_COLUMNS; i++)
+            acc[i] *= shrink;
+        generic_add_rows(acc, weight, a.qkv + generic_at(a, start + first, 2, head),
+                         3 * (size_t)a.n_head * a.head_dim, n, a.head_dim);
+    }
+    const size_t at = (size_t)mine.token * a.n_head + head;
+    generic_store(a.out + at * a.head_dim, acc, 1 / sum, a.head_dim);
+    if (lane == 0)
+        a.lse[at] = max + logf(sum);
+}
+
+/* p, times dropout's factor, and ds of one query and one key, by their tokens. */
+__device__ static inline void generic_gradient(float *p, float *ds, const struct generic_arrays &a,
+                                               int query, int key, int start, int head)
+{
+    const bf16 *const q = a.qkv + generic_at(a, query, 0, head);
+    const bf16 *const k = a.qkv + generic_at(a, key, 1, head);
+    const bf16 *const v = a.qkv + generic_at(a, key, 2, head);
+    const size_t at = (size_t)query * a.n_head + head;
+    const float whole = expf(a.scale * generic_dot(q, k, a.head_dim) - a.lse[at]);
+    const float dp = generic_dot(a.dout + at * a.head_dim, v, a.head_dim);
+    const float factor = generic_factor(a, query, key - start, head);
+    *p = whole * factor;
+    *ds = whole * (factor * dp - a.delta[at]);
+}
+
+__global__ __launch_bounds__(ATTENTION_THREADS) static void attention_backward_q_generic_kernel(
+    struct generic_arrays a)
+{
+    SHARED(float, weights, [ATTENTION_WARPS][WARP]);
+    struct generic_row mine;
+    if (!generic_find_row(&mine, a))
+        return;
+    const int lane = threadIdx.x % WARP, head = mine.share.head, start = mine.share.start;
+    float *const weight = weights[threadIdx.x / WARP];
+    const size_t at = (size_t)mine.token * a.n_head + head;
+    float acc[LANE_COLUMNS] = {0}, delta = 0;
+    for (int i = lane; i < a.head_dim; i += WARP)
+        delta += to_float(a.dout[at * a.head_dim + i]) * to_float(a.final[at * a.head_dim + i]);
+    delta = warp_sum(delta);
+    if (lane == 0)
+        a.delta[at] = delta;
+    __syncwarp();
+    for (int first = 0; first <= mine.row; first += WARP) {
+        const int n = mine.row + 1 - first < WARP ? mine.row + 1 - first : WARP;
+        float p, ds = 0;
+        if (lane < n)
+            generic_gradient(&p, &ds, a, mine.token, start + first + lane, start, head);
+        __syncwarp();
+        weight[lane] = ds;
+        __syncwarp();
+        generic_add_rows(acc, weight, a.qkv + generic_at(a, start + first, 1, head),
+                         3 * (size_t)a.n_head * a.head_dim, n, a.head_dim);
+    }
+    generic_store(a.dqkv + generic_at(a, mine.token, 0, head), acc, a.scale, a.head_dim);
+}
+
+__global__ __launch_bounds__(ATTENTION_THREADS) static void attention_backward_kv_generic_kernel(
+    struct generic_arrays a)
+{
+    SHARED(float, weights, [ATTENTION_WARPS][2][WARP]);
+    struct generic_row mine;
+    if (!generic_find_row(&mine, a))
+        return;
+    const int lane = threadIdx.x % WARP, head = mine.share.head, start = mine.share.start;
+    const size_t C = (size_t)a.n_head * a.head_dim;
+    float(&weight)[2][WARP] = weights[threadIdx.x / WARP];
+    float dk[LANE_COLUMNS] = {0}, dv[LANE_COLUMNS] = {0};
+    for (int first = mine.row; first < mine.share.length; first += WARP) {
+        const int left = mine.share.length - first, n = left < WARP ? left : WARP;
+        float p = 0, ds = 0;
+        if (lane < n)
+            generic_gradient(&p, &ds, a, start + first + lane, mine.token, start, head);
+        __syncwarp();
+        weight[0][lane] = ds;
+        weight[1][lane] = p;
+        __syncwarp();
+        generic_add_rows(dk, weight[0], a.qkv + generic_at(a, start + first, 0, head), 3 * C, n,
+                         a.head_dim);
+        generic_add_rows(dv, weight[1], a.dout + (start + first) * C + head * a.head_dim, C, n,
+                         a.head_dim);
+    }
+    generic_store(a.dqkv + generic_at(a, mine.token, 1, head), dk, a.scale, a.head_dim);
+    generic_store(a.dqkv + generic_at(a, mine.token, 2, head), dv, 1, a.head_dim);
+}
+
+void attention_forward_generic(struct stream *s, bf16 *out, float *lse, const bf16 *qkv,
+                               const struct token_rows *rows, int n_head, int head_dim, float scale,
+                               struct dropout drop)
+{
+    assert(head_dim <= MAX_HEAD_DIM);
+    const struct generic_arrays a = {out, lse,   NULL,   NULL,     NULL,  NULL,
+                                     qkv, *rows, n_head, head_dim, scale, drop};
+    const int blocks = attention_shares(rows, ATTENTION_WARPS) * n_head;
+    LAUNCH(attention_forward_generic_kernel, blocks, ATTENTION_THREADS, 0, s, a);
+}
+
+void attention_backward_generic(struct stream *s, bf16 *dqkv, const bf16 *dout, const bf16 *qkv,
+                                const bf16 *out, const float *lse, const struct token_rows *rows,
+                                int n_head, int head_dim, float scale, struct dropout drop)
+{
+    assert(head_dim <= MAX_HEAD_DIM);
+    float *delta = (float *)cuda_scratch(s, sizeof(float) * n_head * rows->n_tokens);
+    const struct generic_arrays a = {NULL, (float *)lse, dqkv,   dout,     out,   delta,
+                                     qkv,  *rows,        n_head, head_dim, scale, drop};
+    const int blocks = attention_shares(rows, ATTENTION_WARPS) * n_head;
+    LAUNCH(attention_backward_q_generic_kernel, blocks, ATTENTION_THREADS, 0, s, a);
+    LAUNCH(attention_backward_kv_generic_kernel, blocks, ATTENTION_THREADS, 0, s, a);
+}

@@ -1,0 +1,122 @@
+/* The way of a batch to the device: everything in one copy, on a stream of its own. */
+#include "model/gpt_state.h"
+
+#include <assert.h>
+#include <string.h>
+
+/* order: the indices of ids[0..n), sorted by id, equal ids by index: a radix sort of eight bits at
+ * a time. scratch: (n) */
+static void sort_by_id(int *order, int *scratch, const int *ids, int n, int n_ids)
+{
+    int *from = scratch, *to = order;
+    for (int i = 0; i < n; i++)
+        order[i] = i;
+    for (int shift = 0; shift < 32 && (n_ids - 1) >> shift > 0; shift += 8) {
+        int start[256] = {0};
+        int *swap = from;
+        from = to;
+        to = swap;
+        for (int i = 0; i < n; i++)
+            start[(ids[i] >> shift) & 255]++;
+        for (int digit = 0, sum = 0; digit < 256; digit++) {
+            int count = start[digit];
+            start[digit] = sum;
+            sum += count;
+        }
+        for (int i = 0; i < n; i++)
+            to[start[(ids[from[i]] >> shift) & 255]++] = from[i];
+    }
+    if (to != order)
+        memcpy(order, to, (size_t)n * sizeof *order);
+}
+
+/* A slot's memory while a batch is put into it. */
+struct staged {
+    const struct gpt_inputs *slot;
+    size_t used; /* ints */
+};
+
+/* Puts n values behind the staged ones, src's if there is one, and returns where they begin. */
+static size_t stage(struct staged *s, const void *src, int n)
+{
+    size_t at = s->used;
+    if (src && n > 0)
+        memcpy(s->slot->host + at, src, (size_t)n * sizeof(int));
+    s->used += (size_t)n;
+    return at;
+}
+
+static void stage_last_tokens(struct gpt *m, struct staged *s, const struct batch *b)
+{
+    size_t position = stage(s, NULL, b->n_seqs);
+    size_t token_seq = stage(s, NULL, b->n_seqs);
+    for (int i = 0; i < b->n_seqs; i++) {
+        int t = b->seq_start[i + 1] - 1;
+        s->slot->host[position + (size_t)i] = b->position[t];
+        s->slot->host[token_seq + (size_t)i] = (int)b->token_seq[t];
+    }
+    m->batch.last = (struct token_rows){
+        .n_tokens = b->n_seqs,
+        .n_seqs = b->n_seqs,
+        .position = s->slot->device + position,
+        .token_seq = (const uint32_t *)(s->slot->device + token_seq),
+    };
+}
+
+static void stage_tokens(struct gpt *m, struct staged *s, const struct batch *b)
+{
+    size_t tokens = stage(s, b->tokens, b->n_tokens);
+    size_t position = stage(s, b->position, b->n_tokens);
+    size_t token_seq = stage(s, b->token_seq, b->n_tokens);
+    size_t seq_start = stage(s, b->seq_start, b->n_seqs + 1);
+    size_t order = stage(s, NULL, b->n_tokens);
+    sort_by_id(s->slot->host + order, m->sort_scratch, b->tokens, b->n_tokens,
+               m->config.vocab_size);
+    m->batch.order = s->slot->device + order;
+    m->batch.rows = (struct token_rows){
+        .n_tokens = b->n_tokens,
+        .n_seqs = b->n_seqs,
+        .tokens = s->slot->device + tokens,
+        .position = s->slot->device + position,
+        .seq_start = s->slot->device + seq_start,
+        .token_seq = (const uint32_t *)(s->slot->device + token_seq),
+    };
+}
+
+static void stage_targets(struct gpt *m, struct staged *s, const struct batch *b)
+{
+    enum gpt_head head = m->config.head;
+    const void *targets =
+        head == GPT_HEAD_REGRESS ? (const void *)b->scores : (const void *)b->targets;
+    int n = head == GPT_HEAD_LM ? b->n_tokens : b->n_seqs;
+    m->batch.targets = targets ? s->slot->device + stage(s, targets, n) : NULL;
+}
+
+size_t gpt_input_ints(const struct gpt *m)
+{
+    return 5 * (size_t)m->max_tokens + 3 * (size_t)m->max_seqs + 1;
+}
+
+void gpt_upload_batch(struct gpt *m, const struct batch *b)
+{
+    assert(b->n_tokens <= m->max_tokens && b->n_seqs <= m->max_seqs);
+    struct device *d = m->device;
+    m->slot = 1 - m->slot;
+    struct gpt_inputs *slot = &m->inputs[m->slot];
+    struct staged s = {.slot = slot};
+    if (slot->in_use)
+        d->event_wait(slot->done);
+    stage_tokens(m, &s, b);
+    stage_last_tokens(m, &s, b);
+    stage_targets(m, &s, b);
+    d->copy(m->upload, slot->device, slot->host, s.used * sizeof(int));
+    d->event_record(slot->filled, m->upload);
+    d->event_order(d->compute, slot->filled);
+}
+
+void gpt_release_batch(struct gpt *m)
+{
+    struct gpt_inputs *slot = &m->inputs[m->slot];
+    m->device->event_record(slot->done, m->device->compute);
+    slot->in_use = true;
+}

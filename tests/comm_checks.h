@@ -1,0 +1,231 @@
+/* What every transport of offload/comm.h must do, for tests/unit/test_comm.c (the CPU device) and
+ * tests/gpu/test_cuda_comm.c. A program says once which ranks and device it means. */
+#ifndef ZF_TESTS_COMM_CHECKS_H
+#define ZF_TESTS_COMM_CHECKS_H
+
+#include "tests/testing.h"
+
+#include "data/alloc.h"
+#include "model/device.h"
+#include "offload/comm.h"
+
+static struct comm *world;
+static struct device *device;
+
+/* Floats that are sent and what is expected back, in host memory; the same on the device. */
+struct arrays {
+    size_t n;
+    float *host, *expected, *data, *result;
+    struct stream *stream;
+};
+
+static struct arrays arrays_create(size_t n)
+{
+    struct arrays a = {.n = n, .stream = device->stream_create()};
+    a.host = device->allocate_host(n * sizeof(float));
+    a.expected = zf_malloc(n * sizeof(float));
+    a.data = device->allocate(n * sizeof(float));
+    a.result = device->allocate(n * sizeof(float));
+    return a;
+}
+
+static void arrays_destroy(struct arrays *a)
+{
+    device->stream_wait(a->stream);
+    device->stream_destroy(a->stream);
+    device->release_host(a->host);
+    device->release(a->data);
+    device->release(a->result);
+    free(a->expected);
+}
+
+/* Small whole numbers, whose sums are exact in any order. */
+static float value_of(int rank, size_t i)
+{
+    return (float)((i * 7 + (size_t)rank * 13) % 101) - 40;
+}
+
+static float sum_of(size_t i)
+{
+    float sum = 0;
+    for (int r = 0; r < comm_size(world); r++)
+        sum += value_of(r, i);
+    return sum;
+}
+
+static void send_values(struct arrays *a)
+{
+    device->stream_wait(a->stream); /* the host array may still be on its way */
+    for (size_t i = 0; i < a->n; i++)
+        a->host[i] = value_of(comm_rank(world), i);
+    device->copy(a->stream, a->data, a->host, a->n * sizeof(float));
+}
+
+/* What is on the device, when the stream gets there, is what is expected. */
+static void check_values(struct arrays *a, const float *values)
+{
+    device->copy(a->stream, a->host, values, a->n * sizeof(float));
+    device->stream_wait(a->stream);
+    for (size_t i = 0; i < a->n; i++)
+        if (a->host[i] != a->expected[i])
+            fail_msg("rank %d of %d, number %zu of %zu: %g, not %g", comm_rank(world),
+                     comm_size(world), i, a->n, a->host[i], a->expected[i]);
+}
+
+/* Twice in a row, without waiting: the second sees the first's result, and a copy the second's. */
+static void check_all_reduce(size_t n)
+{
+    struct arrays a = arrays_create(n);
+    send_values(&a);
+    comm_device_all_reduce(world, a.stream, a.data, n);
+    comm_device_all_reduce(world, a.stream, a.data, n);
+    device->copy(a.stream, a.result, a.data, n * sizeof(float));
+    for (size_t i = 0; i < n; i++)
+        a.expected[i] = sum_of(i) * (float)comm_size(world);
+    check_values(&a, a.result);
+    arrays_destroy(&a);
+}
+
+/* Each rank gets the sum of its share, `rounds` times before one finish; what is not its own stays
+ * as it was. The shares are uneven and one may be empty. */
+static void check_reduce(size_t n, int rounds)
+{
+    int size = comm_size(world), me = comm_rank(world);
+    struct arrays a = arrays_create(n);
+    send_values(&a);
+    device->zero(a.stream, a.result, n * sizeof(float));
+    memset(a.expected, 0, n * sizeof(float));
+    for (int round = 0; round < rounds; round++) {
+        size_t begin = n * (size_t)round / (size_t)rounds;
+        size_t end = n * (size_t)(round + 1) / (size_t)rounds;
+        for (int r = 0; r < size; r++) {
+            size_t first = begin + (end - begin) * (size_t)(r * r) / (size_t)(size * size);
+            size_t last =
+                begin + (end - begin) * (size_t)((r + 1) * (r + 1)) / (size_t)(size * size);
+            comm_device_reduce(world, a.stream, a.data + first, r == me ? a.result + first : NULL,
+                               last - first, r);
+            for (size_t i = first; i < last && r == me && size > 1; i++)
+                a.expected[i] = sum_of(i);
+        }
+    }
+    comm_device_finish(world, a.stream);
+    check_values(&a, a.result);
+    arrays_destroy(&a);
+}
+
+static void check_broadcast(size_t n)
+{
+    struct arrays a = arrays_create(n);
+    for (int root = 0; root < comm_size(world); root++) {
+        send_values(&a);
+        comm_device_broadcast(world, a.stream, a.data, n * sizeof(float), root);
+        for (size_t i = 0; i < n; i++)
+            a.expected[i] = value_of(root, i);
+        check_values(&a, a.data);
+    }
+    arrays_destroy(&a);
+}
+
+/* Shares grow with the rank; the first is empty. */
+static void check_all_gather(size_t n)
+{
+    int size = comm_size(world);
+    size_t *offset = zf_calloc((size_t)size + 1, sizeof *offset);
+    struct arrays a = arrays_create(n);
+    send_values(&a);
+    for (int r = 0; r < size; r++) {
+        size_t last = r == size - 1 ? n : n * (size_t)r / (size_t)size;
+        for (size_t i = offset[r] / sizeof(float); i < last; i++)
+            a.expected[i] = value_of(r, i);
+        offset[r + 1] = last * sizeof(float);
+    }
+    comm_device_all_gather(world, a.stream, a.data, offset);
+    check_values(&a, a.data);
+    arrays_destroy(&a);
+    free(offset);
+}
+
+/* As the engine does it: gradients come on one stream, their sums are made on a second in the shade
+ * of what the first does next, and the first waits for them before it uses them. */
+static void check_two_streams(size_t n)
+{
+    enum { LAYERS = 5 };
+    int owner[LAYERS];
+    struct arrays layers[LAYERS];
+    struct stream *side = device->stream_create();
+    struct event *ready = device->event_create(), *done = device->event_create();
+    for (int l = 0; l < LAYERS; l++) {
+        owner[l] = l % comm_size(world);
+        layers[l] = arrays_create(n + (size_t)l);
+        device->stream_destroy(layers[l].stream);
+        layers[l].stream = device->compute;
+        device->zero(device->compute, layers[l].result, layers[l].n * sizeof(float));
+    }
+    device->stream_wait(device->compute);
+    for (int l = 0; l < LAYERS; l++) {
+        struct arrays *a = &layers[l];
+        for (size_t i = 0; i < a->n; i++) {
+            a->host[i] = value_of(comm_rank(world), i);
+            a->expected[i] = owner[l] == comm_rank(world) && comm_size(world) > 1 ? sum_of(i) : 0;
+        }
+        device->copy(device->compute, a->data, a->host, a->n * sizeof(float));
+        device->event_record(ready, device->compute);
+        device->event_order(side, ready);
+        comm_device_reduce(world, side, a->data, a->result, a->n, owner[l]);
+    }
+    comm_device_finish(world, side);
+    device->event_record(done, side);
+    device->event_order(device->compute, done);
+    for (int l = 0; l < LAYERS; l++)
+        check_values(&layers[l], layers[l].result);
+    for (int l = 0; l < LAYERS; l++) {
+        layers[l].stream = device->stream_create();
+        arrays_destroy(&layers[l]);
+    }
+    device->event_destroy(ready);
+    device->event_destroy(done);
+    device->stream_destroy(side);
+}
+
+/* Collectives follow one another on streams that know nothing of each other. */
+static void check_many_streams(size_t n)
+{
+    enum { STREAMS = 4 };
+    struct arrays a[STREAMS];
+    for (size_t k = 0; k < STREAMS; k++) {
+        a[k] = arrays_create(n);
+        for (size_t i = 0; i < n; i++) {
+            a[k].host[i] = value_of(comm_rank(world), i + k);
+            a[k].expected[i] = sum_of(i + k);
+        }
+        device->copy(a[k].stream, a[k].data, a[k].host, n * sizeof(float));
+    }
+    for (size_t k = 0; k < STREAMS; k++)
+        comm_device_all_reduce(world, a[k].stream, a[k].data, n);
+    for (size_t k = 0; k < STREAMS; k++) {
+        check_values(&a[k], a[k].data);
+        arrays_destroy(&a[k]);
+    }
+}
+
+/* Sums that are rounded have the same bits each time. */
+static void check_same_bits(size_t n)
+{
+    struct arrays a = arrays_create(n);
+    for (int time = 0; time < 3; time++) {
+        device->stream_wait(a.stream);
+        for (size_t i = 0; i < n; i++)
+            a.host[i] = 1 / (1 + value_of(comm_rank(world), i) * value_of(comm_rank(world), i + 3));
+        device->copy(a.stream, a.data, a.host, n * sizeof(float));
+        comm_device_all_reduce(world, a.stream, a.data, n);
+        if (time == 0) {
+            device->copy(a.stream, a.host, a.data, n * sizeof(float));
+            device->stream_wait(a.stream);
+            memcpy(a.expected, a.host, n * sizeof(float));
+        }
+        check_values(&a, a.data);
+    }
+    arrays_destroy(&a);
+}
+
+#endif

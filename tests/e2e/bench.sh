@@ -1,0 +1,68 @@
+#!/usr/bin/env bash
+# zf-bench train and kernels on tiny shapes: their figures agree with each other, with the printed table
+# and with what can be worked out; scripts/gpu_check.sh runs whole where there is no GPU.
+
+. tests/e2e/lib/common.sh "$@"
+need python3
+bench=$build/zf-bench
+
+tiny=(--preset gpt --seqs 3 --length 12 --device cpu --probe 64)
+check "train --compare" "$bench" train "${tiny[@]}" --micro-batches 2 --steps 8 --warm-up 16 --bf16 --compare \
+    --learning_rate 3e-3 --dropout 0 --json "$scratch/train.json"
+cp "$scratch/check.log" "$scratch/train.txt"
+check "its figures are consistent" python3 tests/e2e/lib/bench_figures.py train "$scratch/train.json" \
+    "$scratch/train.txt" 3 12 2 8
+check "train --method staggered, classification, lengths of a file" bash -c 'seq 1 7 >"$1/lengths" &&
+    shift && "$@"' _ "$scratch" "$bench" train "${tiny[@]}" --head classify --lengths "$scratch/lengths" \
+    --method staggered --steps 4 --warm-up 3 --gradient_checkpointing --json "$scratch/classify.json"
+check "its tokens are the lengths'" python3 -c '
+import json, sys
+line = json.load(open(sys.argv[1]))["methods"]
+assert len(line) == 1 and line[0]["method"] == "ZenFlow, staggered", line
+lengths = [1 + i % 7 for i in range(3 * 7)][3 * 3:]
+assert abs(line[0]["tokens"] - sum(lengths) / 4) < 1e-6, line
+' "$scratch/classify.json"
+check "kernels" "$bench" kernels "${tiny[@]}" --rounds 1 --json "$scratch/kernels.json"
+cp "$scratch/check.log" "$scratch/kernels.txt"
+check "its figures are consistent" python3 tests/e2e/lib/bench_figures.py kernels "$scratch/kernels.json" \
+    "$scratch/kernels.txt"
+
+refuses() { # refuses SENTENCE ARGUMENT...: status 1, and this sentence alone
+    local says=$1 status=0
+    shift
+    "$bench" "$@" >"$scratch/stdout" 2>"$scratch/stderr" || status=$?
+    cat "$scratch/stderr"
+    [ "$status" = 1 ] && [ "$(wc -l <"$scratch/stderr")" = 1 ] && grep -qF -- "$says" "$scratch/stderr" &&
+        [ ! -s "$scratch/stdout" ]
+}
+check "an unknown preset" refuses 'zf-bench: "gpt9" is not a preset model' train --preset gpt9
+check "an unknown method" refuses '--method is "best", but it is resident' train "${tiny[@]}" --method best
+check "an unknown head" refuses '--head is "x", but it is lm or classify' train "${tiny[@]}" --head x
+check "an unknown device" refuses '--device is "tpu", but it is cuda, cpu or auto' kernels --device tpu
+check "too long a sequence" refuses '--length is 513, but gpt has 512 positions' kernels --preset gpt --length 513
+check "too great a lag" refuses 'it is at most --update_interval' train "${tiny[@]}" --apply_lag 5
+printf '3\n0\n' >"$scratch/lengths"
+check "a length of 0" refuses 'number 2 is not a length from 2 to 512' train "${tiny[@]}" --lengths "$scratch/lengths"
+check "no file of lengths" refuses 'cannot be read' train "${tiny[@]}" --lengths "$scratch/absent"
+
+export ZF_NO_PEERS=1
+check "gpu_check.sh --dry-run" bash scripts/gpu_check.sh --dry-run --build "$build" --out "$scratch/gpu_check" \
+    --only gpu_tests,memcheck,racecheck,kernels,train_resident,train_compare,emulated_kernels,emulated_compare,llmc
+check "it has no failing stage" not grep -q FAILED "$scratch/gpu_check/summary.txt"
+for stage in kernels train_resident train_compare; do
+    check "it measured $stage" grep -Eq "^$stage +ok " "$scratch/gpu_check/summary.txt"
+    check "its figures are there" test -s "$scratch/gpu_check/$stage.json"
+done
+for line in date command commit processor; do
+    check "it tells the $line" grep -q "^$line: " "$scratch/gpu_check/meta.txt"
+done
+
+# A failing stage is told and does not stop the rest.
+mkdir "$scratch/broken"
+printf '#!/bin/sh\n[ "$1" = train ] || exit 3\nexec "%s" "$@"\n' "$bench" >"$scratch/broken/zf-bench"
+chmod +x "$scratch/broken/zf-bench"
+check "a failing stage fails it" not bash scripts/gpu_check.sh --dry-run --build "$scratch/broken" \
+    --out "$scratch/gpu_check" --only kernels,train_resident
+check "it is named" grep -Eq '^kernels +FAILED' "$scratch/gpu_check/summary.txt"
+check "the rest is done" grep -Eq '^train_resident +ok' "$scratch/gpu_check/summary.txt"
+finish

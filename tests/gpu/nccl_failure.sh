@@ -1,0 +1,39 @@
+#!/usr/bin/env bash
+# usage: nccl_failure.sh PROGRAM: the emulated test_cuda_comm. A peer that NCCL has lost ends the job
+# with one sentence, a rank that is killed ends it too; no rank is left behind.
+
+. tests/e2e/lib/common.sh "$(dirname "$1")"
+need mpirun pgrep
+program=$1
+export ZF_EMULATOR_DEVICES=3
+job=""
+trap 'if [ -n "$job" ]; then kill "$job" 2>/dev/null || true; fi; rm -rf "$scratch"' EXIT
+
+are_gone() { # are_gone PID...: within five seconds
+    local i
+    for ((i = 0; i < 50; i++)); do
+        kill -0 "$@" 2>/dev/null || return 0
+        sleep 0.1
+    done
+    return 1
+}
+
+status=0 start=$SECONDS
+ZF_EMULATOR_NCCL_FAULT=100 ranks 3 timeout 60 "$program" forever >"$scratch/log" 2>&1 || status=$?
+check "a lost peer: the job ends with status 1" test "$status" = 1
+check "a lost peer: it ends within 20 seconds" test $((SECONDS - start)) -le 20
+check "a lost peer: one sentence says so" test "$(grep -c '^zf-train: NCCL' "$scratch/log")" = 1
+
+mpirun -n 3 --oversubscribe --bind-to none "$program" forever >"$scratch/log" 2>&1 &
+job=$!
+sleep 2
+mapfile -t pids < <(pgrep -P "$job" || true)
+check "three ranks run" test "${#pids[@]}" = 3
+start=$SECONDS status=0
+kill -9 "${pids[1]:-$job}"
+wait "$job" || status=$?
+job=""
+check "a killed rank: the job ends with a non-zero status" test "$status" != 0
+check "a killed rank: it ends within 10 seconds" test $((SECONDS - start)) -le 10
+check "a killed rank: the others are gone soon" are_gone "${pids[@]}"
+finish

@@ -1,0 +1,212 @@
+/* zf-bench kernels: costs worked out by hand, arrays that fit their shape, and the options that all
+ * benchmarks of a device share. */
+#include "tests/testing.h"
+
+#include "cmd/bench_device.h"
+#include "cmd/bench_kernels_cases.h"
+#include "cmd/bench_options.h"
+
+#include <math.h>
+
+/* Costs: 4 sequences of 10 tokens, width 6, bf16. */
+static const struct kernel_shape shape = {.n = 40,
+                                          .n_seqs = 4,
+                                          .length = 10,
+                                          .C = 6,
+                                          .inner = 24,
+                                          .n_head = 2,
+                                          .vocab = 100,
+                                          .positions = 16,
+                                          .logit_rows = 8,
+                                          .distinct = 30,
+                                          .important = 20,
+                                          .closing = 20,
+                                          .element = 2};
+
+static struct kernel_cost cost_of(const char *name)
+{
+    for (int i = 0; i < n_kernel_cases; i++)
+        if (strcmp(kernel_cases[i].name, name) == 0)
+            return kernel_cases[i].cost(&shape);
+    fail_msg("there is no kernel \"%s\"", name);
+    return (struct kernel_cost){0};
+}
+
+static void costs_are_those_of_every_array_once(void **state)
+{
+    (void)state;
+    static const struct {
+        const char *name;
+        double bytes, link, flops;
+    } expected[] = {
+        {"embedding", 2 * (40 + 30 + 10) * 6, 0, 0},
+        {"embedding backward", 2 * 40 * 6 + 8 * 40 * 6, 0, 0},
+        {"layer norm, residual", 4 * 480 + 40 * 8, 0, 0},
+        {"layer norm backward", 5 * 480 + 40 * 8, 0, 0},
+        /* each sequence has 55 pairs; two products of 2 FLOPs for each and the width of 6 */
+        {"attention", 4 * 480 + 40 * 2 * 4, 0, 4 * 55 * 6 * 4},
+        {"attention backward", 8 * 480 + 40 * 2 * 4, 0, 4 * 55 * 6 * 10},
+        {"bias backward", 2 * 40 * 24, 0, 0},
+        {"gather last tokens", 2 * 48, 0, 0},
+        {"scatter last tokens", 480 + 48, 0, 0},
+        {"cross-entropy", 8 * 100 * 6, 0, 0},
+        {"squared error", 4 * 14, 0, 0},
+        {"sum of losses", 160, 0, 0},
+        {"from fp32", 600 * 6, 0, 0},
+        {"row norms", 600 * 4 + 400, 0, 0},
+        {"norm summary", 500, 0, 0},
+        {"select rows", 500, 0, 0},
+        {"AdamW, all rows", 600 * 30, 0, 0},
+        {"AdamW, important rows", 120 * 30, 0, 0},
+        {"accumulate rows", 480 * 11, 0, 0},
+        {"send rows", 120 * 4, 120 * 2, 0},
+        {"receive rows", 120 * 2, 120 * 2, 0},
+        {"copy rows", 120 * 8, 0, 0},
+    };
+    assert_int_equal(n_kernel_cases, sizeof expected / sizeof *expected);
+    for (int i = 0; i < n_kernel_cases; i++) {
+        struct kernel_cost cost = cost_of(expected[i].name);
+        if (cost.bytes != expected[i].bytes || cost.link != expected[i].link ||
+            cost.flops != expected[i].flops)
+            fail_msg("%s: %g bytes, %g over the link, %g FLOPs; expected %g, %g, %g",
+                     expected[i].name, cost.bytes, cost.link, cost.flops, expected[i].bytes,
+                     expected[i].link, expected[i].flops);
+    }
+}
+
+static void a_product_costs_its_operands_and_its_epilogue(void **state)
+{
+    (void)state;
+    struct matmul p = {.m = 3, .n = 5, .k = 7};
+    struct kernel_cost cost = kernel_product_cost(&p, 2);
+    assert_true(cost.flops == 2 * 3 * 5 * 7);
+    assert_true(cost.bytes == 2 * (3 * 7 + 7 * 5 + 3 * 5));
+    p.accumulate = p.c_is_f32 = true; /* dW: fp32, read and written */
+    assert_true(kernel_product_cost(&p, 2).bytes == 2 * (3 * 7 + 7 * 5) + 8 * 3 * 5);
+    p = (struct matmul){.m = 3, .n = 5, .k = 7, .pre = &p};
+    assert_true(kernel_product_cost(&p, 2).bytes == 2 * (3 * 7 + 7 * 5 + 2 * 3 * 5));
+}
+
+/* Everything runs on arrays of the shape's own sizes: AddressSanitizer sees what passes an end. */
+static void all_run_at_odd_shapes(void **state)
+{
+    (void)state;
+    struct kernel_bench b = {.device = device_cpu(1), .shape = shape, .p = 0.1f};
+    struct kernel_product products[KERNEL_PRODUCTS];
+    b.shape.n_seqs = 3;
+    b.shape.length = 11;
+    b.shape.n = 33;
+    b.shape.element = 4;
+    kernel_bench_create(&b);
+    assert_in_range(b.shape.distinct, 2, 33);
+    assert_int_equal(b.shape.important, 8); /* of 100: 0 to 3 and 80 to 83 */
+    assert_int_equal(b.shape.closing, 23);
+    kernel_products(&b, products);
+    for (int i = 0; i < KERNEL_PRODUCTS; i++) {
+        b.product = products[i].product;
+        kernel_run_product(&b);
+    }
+    for (int i = 0; i < n_kernel_cases; i++)
+        kernel_cases[i].run(&b);
+    assert_true(b.losses[0] == b.losses[0]);
+    kernel_bench_destroy(&b);
+}
+
+static int calls;
+
+static void count_call(void *argument)
+{
+    calls += *(int *)argument;
+}
+
+static void rates_and_times_are_positive(void **state)
+{
+    (void)state;
+    struct device *device = device_cpu(1);
+    int one = 1;
+    assert_true(bench_seconds(device, 3, count_call, &one) > 0);
+    assert_in_range(calls, 5, 2 + 3 * 1000);
+    struct bench_rates rates = bench_measure_rates(device, 32, 3);
+    assert_int_equal(rates.side, 32);
+    assert_true(rates.copy > 1e6 && rates.product > 1e6);
+}
+
+static void medians(void **state)
+{
+    (void)state;
+    assert_true(bench_median((const double[]){3, 1, 2}, 3) == 2);
+    assert_true(bench_median((const double[]){4, 1, 2, 8}, 4) == 3);
+    assert_true(bench_median((const double[]){5}, 1) == 5);
+}
+
+struct fields {
+    int whole;
+    double real;
+    const char *text;
+    bool flag, help;
+};
+static const struct bench_option table[] = {
+    {"--whole", BENCH_WHOLE, offsetof(struct fields, whole), 1, 9, ""},
+    {"--real", BENCH_REAL, offsetof(struct fields, real), 0, 1, ""},
+    {"--text", BENCH_TEXT, offsetof(struct fields, text), 0, 0, ""},
+    {"--flag", BENCH_FLAG, offsetof(struct fields, flag), 0, 0, ""},
+};
+static const struct bench_options options = {"test", table, 4};
+
+static bool read_words(struct fields *f, struct zf_error *err, const char *a, const char *b,
+                       const char *c, const char *d)
+{
+    const char *words[] = {"test", a, b, c, d};
+    int n = 1 + !!a + !!b + !!c + !!d;
+    return bench_options_read(&options, n, (char **)words, f, &f->help, err);
+}
+
+static void options_set_their_fields(void **state)
+{
+    (void)state;
+    struct fields f = {.whole = 2};
+    struct zf_error err;
+    assert_works(read_words(&f, &err, "--flag", "--real", "0.5", NULL), err);
+    assert_true(f.flag && f.real == 0.5 && f.whole == 2 && !f.help);
+    assert_works(read_words(&f, &err, "--whole", "9", "--text", "--flag"), err);
+    assert_int_equal(f.whole, 9);
+    assert_string_equal(f.text, "--flag");
+    assert_works(read_words(&f, &err, "--help", "--nonsense", NULL, NULL), err);
+    assert_true(f.help);
+}
+
+static void options_refuse_what_they_cannot_take(void **state)
+{
+    (void)state;
+    static const struct {
+        const char *words[2], *says;
+    } bad[] = {
+        {{"--whole", "10"}, "--whole is \"10\", but it is a whole number from 1 to 9"},
+        {{"--whole", "1.5"}, "whole number"},
+        {{"--whole", "1x"}, "\"1x\""},
+        {{"--whole", ""}, "\"\""},
+        {{"--real", "nan"}, "but it is a number from 0 to 1"},
+        {{"--real", NULL}, "--real is the last word"},
+        {{"--other", "1"}, "there is no option --other (see zf-bench test --help)"},
+    };
+    for (size_t i = 0; i < sizeof bad / sizeof *bad; i++) {
+        struct fields f = {0};
+        struct zf_error err = {""};
+        assert_false(read_words(&f, &err, bad[i].words[0], bad[i].words[1], NULL, NULL));
+        assert_says(err, bad[i].says);
+    }
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(costs_are_those_of_every_array_once),
+        cmocka_unit_test(a_product_costs_its_operands_and_its_epilogue),
+        cmocka_unit_test(all_run_at_odd_shapes),
+        cmocka_unit_test(rates_and_times_are_positive),
+        cmocka_unit_test(medians),
+        cmocka_unit_test(options_set_their_fields),
+        cmocka_unit_test(options_refuse_what_they_cannot_take),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}

@@ -1,0 +1,226 @@
+/* cmd/bench_train_run: its FLOPs beside those of the products that a training step really makes,
+ * and its runs' figures beside what they must be. */
+#include "tests/testing.h"
+
+#include "cmd/bench_train_run.h"
+
+#include <math.h>
+
+#define LENGTHS 3
+static const int lengths[LENGTHS] = {7, 1, 12};
+
+/* A device whose products are counted. */
+
+static const struct ops *real;
+static double counted;
+
+static void count_matmul(struct stream *s, void *c, const void *a, const void *b,
+                         const struct matmul *p)
+{
+    counted += 2.0 * p->m * p->n * p->k;
+    real->matmul(s, c, a, b, p);
+}
+
+/* Two products forward, and four backward without the scores that it computes again: each of 2
+ * FLOPs for a pair of tokens and an element of the width. */
+static double attention_flops(const struct token_rows *rows, int width, int products)
+{
+    double pairs = 0;
+    for (int i = 0; i < rows->n_seqs; i++)
+        for (int t = rows->seq_start[i]; t < rows->seq_start[i + 1]; t++)
+            pairs += t - rows->seq_start[i] + 1;
+    return 2.0 * products * pairs * width;
+}
+
+static void count_attention_forward(struct stream *s, void *out, float *lse, const void *qkv,
+                                    const struct token_rows *rows, int n_head, int head_dim,
+                                    float scale, struct dropout drop)
+{
+    counted += attention_flops(rows, n_head * head_dim, 2);
+    real->attention_forward(s, out, lse, qkv, rows, n_head, head_dim, scale, drop);
+}
+
+static void count_attention_backward(struct stream *s, void *dqkv, const void *dout,
+                                     const void *qkv, const void *out, const float *lse,
+                                     const struct token_rows *rows, int n_head, int head_dim,
+                                     float scale, struct dropout drop)
+{
+    counted += attention_flops(rows, n_head * head_dim, 4);
+    real->attention_backward(s, dqkv, dout, qkv, out, lse, rows, n_head, head_dim, scale, drop);
+}
+
+static struct train_job job_of(struct device *device, enum gpt_head head)
+{
+    struct zf_error err;
+    struct train_job job = {.device = device,
+                            .n_seqs = LENGTHS,
+                            .micro_batches = 2,
+                            .warm_up = 4,
+                            .steps = 8,
+                            .lr = 1e-3f};
+    assert_works(gpt_config_preset(&job.config, "gpt", &err), err);
+    job.config.n_layer = 3;
+    job.config.vocab_size = 101;
+    job.config.head = head;
+    return job;
+}
+
+static struct train_method method_of(float topk_ratio, int interval, int lag, bool stagger)
+{
+    return (struct train_method){.name = "test",
+                                 .engine = {.beta1 = 0.9f,
+                                            .beta2 = 0.999f,
+                                            .eps = 1e-8f,
+                                            .adam_w_mode = true,
+                                            .gradient_clipping = 1,
+                                            .bf16 = true,
+                                            .topk_ratio = (double)topk_ratio,
+                                            .select_every = 1000,
+                                            .update_interval = interval,
+                                            .apply_lag = lag,
+                                            .stagger = stagger,
+                                            .deferred_lr_scale = 1}};
+}
+
+static void flops_are_those_of_the_products(void **state)
+{
+    (void)state;
+    const enum gpt_head heads[] = {GPT_HEAD_LM, GPT_HEAD_CLASSIFY};
+    for (int i = 0; i < 2; i++) {
+        struct device device = *device_cpu(1);
+        struct ops ops = *device.ops;
+        real = device.ops;
+        ops.matmul = count_matmul;
+        ops.attention_forward = count_attention_forward;
+        ops.attention_backward = count_attention_backward;
+        device.ops = &ops;
+        struct train_job job = job_of(&device, heads[i]);
+        train_data_make(&job, lengths, LENGTHS, 1);
+        struct gpt *model = gpt_create(&device, &job.config, 20, LENGTHS, GPT_TRAIN);
+        struct batch batch;
+        const int index[LENGTHS] = {0, 1, 2};
+        gpt_init_weights(model, 1);
+        batch_init(&batch, 20, LENGTHS);
+        batch_fill(&batch, &job.data, index, LENGTHS, 0, heads[i] == GPT_HEAD_LM ? 0 : 2);
+        counted = 0;
+        gpt_train(model, &batch, 1, 1, 1, true, NULL);
+        double expected = train_flops(&job.config, lengths, LENGTHS);
+        if (fabs(counted - expected) > 1e-9 * expected)
+            fail_msg("head %d: %.0f FLOPs were done, train_flops says %.0f", i, counted, expected);
+        batch_free(&batch);
+        gpt_destroy(model);
+        dataset_free(&job.data);
+    }
+}
+
+static void a_step_of_gpt2_takes_the_flops_that_papers_count(void **state)
+{
+    (void)state;
+    struct gpt_config config;
+    struct zf_error err;
+    assert_works(gpt_config_preset(&config, "gpt2", &err), err);
+    const int length = 1024;
+    /* 6 x 124 M a token, and 12 x 12 layers x 768 x 512.5 tokens before each on average. */
+    double expected = 1024 * (6 * 123.65e6 + 12 * 12 * 768 * 512.5);
+    assert_true(fabs(train_flops(&config, &length, 1) / expected - 1) < 0.002);
+}
+
+/* Sequences take the lengths by turns, all ids are words, labels follow from them. */
+static void data_are_what_is_asked_for(void **state)
+{
+    (void)state;
+    struct train_job job = job_of(device_cpu(1), GPT_HEAD_CLASSIFY);
+    train_data_make(&job, lengths, LENGTHS, 1);
+    const struct dataset *d = &job.data;
+    assert_int_equal(d->n_sequences, (12 * 2 + 1) * LENGTHS);
+    assert_int_equal(d->max_length, 12);
+    int low = 0, all = (int)d->start[d->n_sequences];
+    for (int i = 0; i < d->n_sequences; i++) {
+        int last = d->tokens[d->start[i + 1] - 1];
+        assert_int_equal(d->start[i + 1] - d->start[i], lengths[i % LENGTHS]);
+        assert_int_equal((int)d->label[i], last % 2);
+    }
+    for (int i = 0; i < all; i++) {
+        assert_in_range(d->tokens[i], 0, 100);
+        low += d->tokens[i] < 50;
+    }
+    assert_true(low > 0.7 * all); /* 0.79 of the cubes are below one half */
+    dataset_free(&job.data);
+}
+
+/* Traffic as zenflow.md has it: nothing resident, once each way a step under ZeRO-Offload, a share
+ * of (1 - topk_ratio) / S under ZenFlow; the loss falls alike. */
+static void runs_report_the_traffic_of_their_method(void **state)
+{
+    (void)state;
+    struct train_job job = job_of(device_cpu(1), GPT_HEAD_LM);
+    train_data_make(&job, (const int[]){9}, 1, 1);
+    struct param_table table = gpt_param_table(&job.config);
+    double matrices = 0;
+    for (int i = 0; i < table.n_params; i++)
+        matrices += table.params[i].kind == PARAM_MATRIX ? (double)table.params[i].n_elements : 0;
+    const struct {
+        struct train_method method;
+        double share, tolerance;
+    } cases[] = {{method_of(1, 1, 0, true), 0, 0},
+                 {method_of(0, 1, 0, true), 1, 0},
+                 {method_of(0.05f, 4, 1, false), 0.95 / 4, 0.02},
+                 {method_of(0.05f, 4, 1, true), 0.95 / 4, 0.02}};
+    double before = 0;
+    for (int i = 0; i < 4; i++) {
+        struct train_result r;
+        struct zf_error err;
+        assert_works(train_measure(&job, &cases[i].method, &r, &err), err);
+        assert_true(r.fits);
+        double expected = 2 * matrices * cases[i].share;
+        if (fabs(r.down - expected) > cases[i].tolerance * expected ||
+            fabs(r.up - expected) > cases[i].tolerance * expected)
+            fail_msg("method %d: %.0f bytes down, %.0f up, but %.0f were expected", i, r.down, r.up,
+                     expected);
+        assert_int_equal(r.interval, cases[i].method.engine.update_interval);
+        assert_true(r.memory.host_elements == (i == 0 ? 0 : (size_t)matrices));
+        assert_true(r.median > 0 && r.worst >= r.median && r.stall >= 0 && r.stall < 1);
+        assert_true(r.tokens == 2 * LENGTHS * 9);
+        assert_true(r.loss_after < r.loss_before && r.loss_before < 1.2 * log(101));
+        assert_true(i == 0 || r.loss_before == before);
+        before = r.loss_before;
+        train_result_free(&r);
+    }
+    params_free(&table);
+    dataset_free(&job.data);
+}
+
+static size_t no_memory(void)
+{
+    return 1000;
+}
+
+static void says_what_does_not_fit(void **state)
+{
+    (void)state;
+    struct device device = *device_cpu(1);
+    device.free_bytes = no_memory;
+    struct train_job job = job_of(&device, GPT_HEAD_LM);
+    train_data_make(&job, (const int[]){9}, 1, 1);
+    struct train_method method = method_of(1, 1, 0, true);
+    struct train_result r;
+    struct zf_error err;
+    assert_works(train_measure(&job, &method, &r, &err), err);
+    assert_false(r.fits);
+    assert_int_equal(r.free, 1000);
+    assert_true(r.needed > 4 * 300000); /* the parameters alone */
+    train_result_free(&r);
+    dataset_free(&job.data);
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(flops_are_those_of_the_products),
+        cmocka_unit_test(a_step_of_gpt2_takes_the_flops_that_papers_count),
+        cmocka_unit_test(data_are_what_is_asked_for),
+        cmocka_unit_test(runs_report_the_traffic_of_their_method),
+        cmocka_unit_test(says_what_does_not_fit),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
