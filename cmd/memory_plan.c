@@ -17,8 +17,8 @@ struct model_size model_size(const struct config *c, int longest)
                                                                    : GPT_TRAIN};
 }
 
-/* Operators take their scratch as they first need it, and matrix products theirs: so much is left
- * free for them. The largest are partial sums over rows, a few MB at a width of 4096. */
+/* Left free for what operators take when they first need it: 32 MiB for cuBLASLt, and a few for
+ * partial sums over rows. */
 #define SCRATCH_BYTES ((size_t)64 << 20)
 
 /* What the run would take with this configuration. */

@@ -86,15 +86,14 @@ static bool memory_reserve(size_t bytes, struct zf_error *err)
 
 static void *memory_allocate(size_t bytes)
 {
-    bytes = rounded(bytes);
-    if (bytes <= cuda.arena_bytes - cuda.arena_used) {
+    if (rounded(bytes) <= cuda.arena_bytes - cuda.arena_used) {
         void *memory = cuda.arena + cuda.arena_used;
-        cuda.arena_used += bytes;
+        cuda.arena_used += rounded(bytes);
         cuda.arena_live++;
         return memory;
     }
     void *memory;
-    cudaError_t code = cudaMalloc(&memory, bytes);
+    cudaError_t code = cudaMalloc(&memory, bytes ? bytes : 1);
     if (code == cudaErrorMemoryAllocation) {
         cudaGetLastError();
         fprintf(stderr,

@@ -84,6 +84,14 @@ def host_peak():
     return total
 
 
+def end_children():
+    """ZenFlow's optimizer process outlives the program, and would hold its output open."""
+    import psutil
+
+    for child in psutil.Process().children(recursive=True):
+        child.kill()
+
+
 def work(arguments):
     """DeepSpeed's run, in a process of its own; its figures are the last line that it prints."""
     began = float(os.environ["ZF_BEGAN"])
@@ -119,7 +127,8 @@ def work(arguments):
     used = torch.cuda.max_memory_allocated() if arguments.device == "cuda" else 0
     print(json.dumps({"seconds": seconds[arguments.warm_up:], "first_step": first, "host": host_peak(),
                       "device": used}), flush=True)
-    os._exit(0)  # ZenFlow's optimizer process does not end by itself on every version
+    end_children()
+    os._exit(0)
 
 
 def run_theirs(arguments, name):
@@ -140,7 +149,7 @@ def run_theirs(arguments, name):
     except subprocess.TimeoutExpired:
         out = fault = f"not done within {arguments.limit:.0f} s"
     with contextlib.suppress(ProcessLookupError):
-        os.killpg(worker.pid, signal.SIGKILL)  # ZenFlow's optimizer is a process that may stay
+        os.killpg(worker.pid, signal.SIGKILL)  # and what it started, if it did not end
     worker.wait()
     try:
         return json.loads(out.strip().split("\n")[-1])

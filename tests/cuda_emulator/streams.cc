@@ -120,7 +120,7 @@ void emulator_run_some()
     if (!choose_stream())
         return;
     int left = 1 + (int)emulator_random_below(8);
-    emulator_run_until("the host", [&] { return left-- == 0 || !choose_stream(); });
+    emulator_run_until("the host", [&] { return left-- <= 0 || !choose_stream(); });
 }
 
 void emulator_enqueue(cudaStream_t stream, const char *name,

@@ -75,7 +75,7 @@ static unsigned char *bytes_of(size_t n, uint32_t key)
 {
     unsigned char *x = zf_malloc(n);
     for (size_t i = 0; i < n; i++)
-        x[i] = (unsigned char)(i * 37 + (i >> 8) + key);
+        x[i] = (unsigned char)(i * 37 + (i >> 8) + (i >> 17) * 11 + key);
     return x;
 }
 
@@ -83,10 +83,12 @@ static unsigned char *bytes_of(size_t n, uint32_t key)
 static void ordinary_memory_is_read_at_once(void **state)
 {
     (void)state;
-    static const size_t sizes[] = {1, 4099, (size_t)19 << 20};
-    for (int i = 0; i < 3; i++) {
-        const size_t n = sizes[i];
-        unsigned char *x = bytes_of(n, 1), *expected = bytes_of(n, 1), *back = zf_malloc(n);
+    static const size_t sizes[] = {1, 4099, (size_t)11 << 20};
+    for (uint32_t order = 0; order < CUDA_ORDERS; order++) {
+        cuda_order(order);
+        const size_t n = sizes[order == 0 ? 2 : order % 3];
+        unsigned char *x = bytes_of(n, order), *expected = bytes_of(n, order);
+        unsigned char *back = zf_malloc(n);
         void *memory = cuda->allocate(n);
         cuda->copy(cuda->compute, memory, x, n);
         memset(x, 0, n);
