@@ -344,10 +344,19 @@ static bool create_parts(struct run *run, struct zf_error *err)
     return !c->output_dir || file_make_directory(c->output_dir, err);
 }
 
+static bool takes_model(const struct run *run, struct zf_error *err)
+{
+    const struct gpt_config *m = &run->model_config;
+    const struct device *d = run->device;
+    return !d->takes_shape || d->takes_shape(m->n_embd, m->n_embd / m->n_head, err);
+}
+
 bool run_create(struct run *run, struct config *config, struct comm *comm, struct zf_error *err)
 {
     *run = (struct run){.config = config, .comm = comm, .task = config->task};
     if (!comm_all_ok(comm, read_input(run, err), err) || !choose_device(run, err))
+        return false;
+    if (!takes_model(run, err))
         return false;
     comm_attach(comm, run->device); /* before the plan: NCCL takes device memory of its own */
     if (!memory_plan(run, longest(run), err) || !comm_all_ok(comm, create_parts(run, err), err))

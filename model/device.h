@@ -25,6 +25,8 @@ struct device {
     /* Takes device memory of so many bytes in one piece, which allocate() then hands out until all
      * of that is released. Fails where there is not so much. The CPU device does nothing. */
     bool (*reserve)(size_t bytes, struct zf_error *err);
+    /* Whether its operators take models of this shape; NULL: of any. */
+    bool (*takes_shape)(int n_embd, int head_dim, struct zf_error *err);
     /* Device memory, 256-byte aligned, not initialised. What a plan (model/arena.h) has reserved
      * comes out of one piece. Ends the program with a sentence where there is none left. */
     void *(*allocate)(size_t bytes);

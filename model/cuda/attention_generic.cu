@@ -9,8 +9,7 @@
 #include <assert.h>
 #include <math.h>
 
-#define MAX_HEAD_DIM 256
-#define LANE_COLUMNS (MAX_HEAD_DIM / WARP)
+#define LANE_COLUMNS (CUDA_MAX_HEAD_DIM / WARP)
 
 struct generic_arrays {
     bf16 *out; /* forward */
@@ -207,7 +206,7 @@ void attention_forward_generic(struct stream *s, bf16 *out, float *lse, const bf
                                const struct token_rows *rows, int n_head, int head_dim, float scale,
                                struct dropout drop)
 {
-    assert(head_dim <= MAX_HEAD_DIM);
+    assert(head_dim <= CUDA_MAX_HEAD_DIM);
     const struct generic_arrays a = {out, lse,   NULL,   NULL,     NULL,  NULL,
                                      qkv, *rows, n_head, head_dim, scale, drop};
     const int blocks = attention_shares(rows, ATTENTION_WARPS) * n_head;
@@ -218,7 +217,7 @@ void attention_backward_generic(struct stream *s, bf16 *dqkv, const bf16 *dout, 
                                 const bf16 *out, const float *lse, const struct token_rows *rows,
                                 int n_head, int head_dim, float scale, struct dropout drop)
 {
-    assert(head_dim <= MAX_HEAD_DIM);
+    assert(head_dim <= CUDA_MAX_HEAD_DIM);
     float *delta = (float *)cuda_scratch(s, sizeof(float) * n_head * rows->n_tokens);
     const struct generic_arrays a = {NULL, (float *)lse, dqkv,   dout,     out,   delta,
                                      qkv,  *rows,        n_head, head_dim, scale, drop};

@@ -17,6 +17,11 @@ extern "C" {
 
 #define WARP 32
 
+/* The widest models that the operators take: rows of a multiple of 8 elements, others, heads. */
+#define CUDA_MAX_WIDTH     8192
+#define CUDA_MAX_ODD_WIDTH 2048
+#define CUDA_MAX_HEAD_DIM  256
+
 /* Launches kernel<<<grid, block, shared bytes, stream>>>(arguments). A kernel that is a template is
  * put in parentheses. */
 #ifdef __CUDACC__

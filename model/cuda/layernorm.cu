@@ -85,6 +85,9 @@ __global__ static void __launch_bounds__(MAX_THREADS(width)) forward_rows(struct
     }
 }
 
+static_assert(CUDA_MAX_WIDTH == MAX_THREADS(VECTOR) * VECTOR, "a vector a thread");
+static_assert(CUDA_MAX_ODD_WIDTH == MAX_THREADS(1) * SINGLES, "single elements");
+
 /* Threads to a row: whole warps. */
 template <int width, int vectors> static int row_threads(int C)
 {

@@ -234,6 +234,20 @@ static void nothing_is_copied(void **state)
     cuda->release(memory);
 }
 
+static void too_wide_models_are_refused(void **state)
+{
+    (void)state;
+    struct zf_error err;
+    assert_true(cuda->takes_shape(8192, 128, &err));
+    assert_true(cuda->takes_shape(2047, 256, &err));
+    assert_false(cuda->takes_shape(8200, 64, &err));
+    assert_says(err, "n_embd is 8200, but the CUDA device takes at most 8192");
+    assert_false(cuda->takes_shape(2049, 64, &err));
+    assert_says(err, "2048 where it is no multiple of 8");
+    assert_false(cuda->takes_shape(1024, 512, &err));
+    assert_says(err, "heads are 512 wide");
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -247,6 +261,7 @@ int main(void)
         cmocka_unit_test(an_event_never_recorded_has_passed),
         cmocka_unit_test(calls_come_in_order),
         cmocka_unit_test(nothing_is_copied),
+        cmocka_unit_test(too_wide_models_are_refused),
     };
     return cmocka_run_group_tests_name("cuda_device", tests, set_up, NULL);
 }
