@@ -1,5 +1,7 @@
 #include "cmd/bench_adam.h"
 
+#include "cmd/bench_device.h"
+#include "cmd/bench_options.h"
 #include "data/alloc.h"
 #include "data/clock.h"
 #include "data/json.h"
@@ -9,7 +11,6 @@
 #include "offload/host_memory.h"
 #include "offload/worker.h"
 
-#include <limits.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -20,13 +21,29 @@
 #define COLS 4096 /* of the matrix that is updated */
 
 struct options {
-    long parameters;
-    long threads; /* 0: 1, 2, 4, ... and all physical cores */
-    long repeats;
-    const char *json; /* or NULL */
+    double parameters;
+    int threads; /* 0: 1, 2, 4, ... and all physical cores */
+    int repeats;
+    const char *json, *path_name; /* or NULL */
     enum host_adam_path path;
     bool help;
 };
+
+static const struct bench_option option_table[] = {
+#define FIELD(field) offsetof(struct options, field)
+    {"--parameters", BENCH_REAL, FIELD(parameters), 1, 1e15,
+     "how many to update at a time; 16 bytes of memory each (100000000)"},
+    {"--threads", BENCH_WHOLE, FIELD(threads), 1, 4096,
+     "only so many (1, 2, 4, ... and all physical cores)"},
+    {"--repeats", BENCH_WHOLE, FIELD(repeats), 1, 10000, "rounds; medians are printed (9)"},
+    {"--path", BENCH_TEXT, FIELD(path_name), 0, 0,
+     "portable, avx2 or avx512 (the best that this machine has)"},
+    {"--json", BENCH_TEXT, FIELD(json), 0, 0, "write every round's seconds there"},
+#undef FIELD
+};
+static const struct bench_options options_of_adam = {
+    "adam", "Host AdamW's bandwidth beside a triad's.", option_table,
+    sizeof option_table / sizeof *option_table};
 
 /* What is measured, in the order in which it takes turns. */
 enum measure { TRIAD_PLAIN, TRIAD_STREAM, ADAM_BF16, ADAM_F32, N_MEASURES };
@@ -37,18 +54,7 @@ static const struct {
 } measures[N_MEASURES] = {
     {"triad_plain", 12}, {"triad_stream", 12}, {"adam_bf16", 28}, {"adam_f32", 32}};
 
-static bool number_option(const char *option, const char *text, long greatest, long *value,
-                          struct zf_error *err)
-{
-    char *end;
-    *value = strtol(text, &end, 10);
-    if (*text && !*end && *value >= 1 && *value <= greatest)
-        return true;
-    return zf_fail(err, "adam: %s is \"%s\", but it is a whole number from 1 to %ld", option, text,
-                   greatest);
-}
-
-static bool path_option(const char *text, enum host_adam_path *path, struct zf_error *err)
+static bool find_path(const char *text, enum host_adam_path *path, struct zf_error *err)
 {
     for (int i = 0; i < HOST_ADAM_N_PATHS; i++)
         if (strcmp(text, host_adam_path_name(i)) == 0) {
@@ -57,44 +63,6 @@ static bool path_option(const char *text, enum host_adam_path *path, struct zf_e
                    zf_fail(err, "adam: this machine has no %s, which --path asks for", text);
         }
     return zf_fail(err, "adam: --path is \"%s\", but it is portable, avx2 or avx512", text);
-}
-
-static bool parse_options(int argc, char **argv, struct options *o, struct zf_error *err)
-{
-    for (int i = 1; i < argc; i += 2) {
-        const char *option = argv[i], *value = i + 1 < argc ? argv[i + 1] : NULL;
-        bool ok;
-        if (strcmp(option, "--help") == 0)
-            return o->help = true;
-        if (!value)
-            return zf_fail(err, "adam: %s is the last word, but it takes a value", option);
-        if (strcmp(option, "--parameters") == 0)
-            ok = number_option(option, value, LONG_MAX / 64, &o->parameters, err);
-        else if (strcmp(option, "--threads") == 0)
-            ok = number_option(option, value, 4096, &o->threads, err);
-        else if (strcmp(option, "--repeats") == 0)
-            ok = number_option(option, value, 10000, &o->repeats, err);
-        else if (strcmp(option, "--path") == 0)
-            ok = path_option(value, &o->path, err);
-        else if (strcmp(option, "--json") == 0)
-            ok = (o->json = value);
-        else
-            return zf_fail(err, "adam: there is no option %s (see zf-bench adam --help)", option);
-        if (!ok)
-            return false;
-    }
-    return true;
-}
-
-static void print_help(void)
-{
-    fputs("usage: zf-bench adam [options]\n\n"
-          "  --parameters N  how many to update at a time; 16 bytes of memory each (100000000)\n"
-          "  --threads N     only so many (1, 2, 4, ... and all physical cores)\n"
-          "  --repeats N     rounds; medians are printed (9)\n"
-          "  --path NAME     portable, avx2 or avx512 (the best that this machine has)\n"
-          "  --json FILE     write every round's seconds there\n",
-          stdout);
 }
 
 ZF_SIMD
@@ -172,32 +140,16 @@ static double run_measure(struct worker_pool *pool, enum measure measure, struct
                    job);
 }
 
-static int by_value(const void *a, const void *b)
-{
-    const double *x = a, *y = b;
-    return (*x > *y) - (*x < *y);
-}
-
-static double median(const double *values, long n)
-{
-    double *sorted =
-        memcpy(zf_malloc((size_t)n * sizeof *sorted), values, (size_t)n * sizeof *sorted);
-    qsort(sorted, (size_t)n, sizeof *sorted, by_value);
-    double middle = (sorted[(n - 1) / 2] + sorted[n / 2]) / 2;
-    free(sorted);
-    return middle;
-}
-
 /* One line of the table, and the same for the JSON file. */
-static json_t *report(int threads, bool pinned, size_t n, double *const *seconds, long repeats)
+static json_t *report(int threads, bool pinned, size_t n, double *const *seconds, int repeats)
 {
     double rate[N_MEASURES]; /* GB/s */
     json_t *line = json_pack("{s:i, s:b}", "threads", threads, "pinned", (int)pinned);
     for (int m = 0; m < N_MEASURES; m++) {
         json_t *list = json_array();
-        for (long r = 0; r < repeats; r++)
+        for (int r = 0; r < repeats; r++)
             json_array_append_new(list, json_real(seconds[m][r]));
-        rate[m] = 1e-9 * measures[m].bytes * (double)n / median(seconds[m], repeats);
+        rate[m] = 1e-9 * measures[m].bytes * (double)n / bench_median(seconds[m], repeats);
         json_object_set_new(
             line, measures[m].key,
             json_pack("{s:f, s:o}", "gigabytes_per_second", rate[m], "seconds", list));
@@ -221,7 +173,7 @@ static json_t *measure_threads(const struct options *o, int threads, struct host
         seconds[m] = zf_malloc((size_t)o->repeats * sizeof **seconds);
     job->matrix.exchange_dtype = DTYPE_F32;
     run_job(pool, fill_chunk, job);
-    for (long r = 0; r < o->repeats; r++)
+    for (int r = 0; r < o->repeats; r++)
         for (int m = 0; m < N_MEASURES; m++)
             seconds[m][r] = run_measure(pool, m, job);
     json_t *line = report(threads, worker_pool_cpu(pool, 0) >= 0, job->matrix.rows * COLS, seconds,
@@ -264,7 +216,7 @@ static bool measure_all(const struct options *o, json_t *lines, struct zf_error 
     int *cpus, n_cores = cpu_cores_list(&cpus);
     free(cpus);
     if (o->threads)
-        return measure_in_new_memory(o, (int)o->threads, lines, err);
+        return measure_in_new_memory(o, o->threads, lines, err);
     for (int threads = 1;; threads = 2 * threads < n_cores ? 2 * threads : n_cores) {
         if (!measure_in_new_memory(o, threads, lines, err))
             return false;
@@ -276,13 +228,12 @@ static bool measure_all(const struct options *o, json_t *lines, struct zf_error 
 bool bench_adam(int argc, char **argv, struct zf_error *err)
 {
     struct options o = {.parameters = 100000000, .repeats = 9, .path = host_adam_best_path()};
-    if (!parse_options(argc, argv, &o, err))
+    if (!bench_options_read(&options_of_adam, argc, argv, &o, &o.help, err) ||
+        (o.path_name && !find_path(o.path_name, &o.path, err)))
         return false;
-    if (o.help) {
-        print_help();
+    if (o.help)
         return true;
-    }
-    printf("host AdamW, %s, %ld parameters, medians of %ld rounds; GB/s: 12 bytes per element of "
+    printf("host AdamW, %s, %.0f parameters, medians of %d rounds; GB/s: 12 bytes per element of "
            "the triad,\n28 per parameter with bf16 exchange, 32 with fp32; Gp/s: 1e9 parameters a "
            "second\n\n%7s %-21s %8s %6s %9s %10s %6s %9s\n",
            host_adam_path_name(o.path), o.parameters, o.repeats, "threads", "   triad, stores",
@@ -290,8 +241,8 @@ bool bench_adam(int argc, char **argv, struct zf_error *err)
     json_t *lines = json_array();
     bool ok = measure_all(&o, lines, err);
     json_t *root =
-        json_pack("{s:s, s:I, s:I, s:o}", "path", host_adam_path_name(o.path), "parameters",
-                  (json_int_t)o.parameters, "repeats", (json_int_t)o.repeats, "by_threads", lines);
+        json_pack("{s:s, s:I, s:i, s:o}", "path", host_adam_path_name(o.path), "parameters",
+                  (json_int_t)o.parameters, "repeats", o.repeats, "by_threads", lines);
     ok = ok && (!o.json || json_write(o.json, root, 9, err));
     json_decref(root);
     return ok;

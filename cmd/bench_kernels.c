@@ -30,8 +30,9 @@ static const struct bench_option option_table[] = {
     {"--json", BENCH_TEXT, FIELD(json), 0, 0, "write all figures there"},
 #undef FIELD
 };
-static const struct bench_options options_of_kernels = {"kernels", option_table,
-                                                        sizeof option_table / sizeof *option_table};
+static const struct bench_options options_of_kernels = {
+    "kernels", "Each operator's time, bytes, FLOPs and share of what the device can do.",
+    option_table, sizeof option_table / sizeof *option_table};
 
 struct table {
     struct kernel_bench *bench;
@@ -100,7 +101,7 @@ static struct kernel_shape shape_of(const struct options *o, const struct gpt_co
                              .C = c->n_embd,
                              .inner = c->n_inner,
                              .n_head = c->n_head,
-                             .vocab = c->vocab_size,
+                             .vocab = gpt_head_outputs(c),
                              .positions = c->n_positions,
                              .element = (int)dtype_size(dtype)};
     s.logit_rows = s.n < LOGIT_ROWS ? s.n : LOGIT_ROWS;
@@ -153,13 +154,8 @@ bool bench_kernels(int argc, char **argv, struct zf_error *err)
     struct gpt_config config;
     if (!bench_options_read(&options_of_kernels, argc, argv, &o, &o.help, err))
         return false;
-    if (o.help) {
-        fputs("usage: zf-bench kernels [options]\n\nEach operator's time, bytes, FLOPs and share "
-              "of what the device can do.\n\n",
-              stdout);
-        bench_options_print(&options_of_kernels);
+    if (o.help)
         return true;
-    }
     if (!gpt_config_preset(&config, o.preset, err))
         return false;
     if (o.length > config.n_positions)

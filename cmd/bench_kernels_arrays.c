@@ -81,23 +81,25 @@ static void make_channels(struct kernel_bench *b)
     struct kernel_shape *s = &b->shape;
     const int rows = s->vocab;
     unsigned char *place = zf_malloc((size_t)rows);
-    int *row = zf_malloc((size_t)rows * sizeof *row),
-        *important = zf_malloc((size_t)rows * sizeof *row);
+    int *important = zf_malloc((size_t)rows * sizeof *important);
+    struct channel_update *updates = zf_malloc(2 * (size_t)rows * sizeof *updates);
     s->important = s->closing = 0;
     for (int i = 0; i < rows; i++) {
         bool chosen = i / GROUPS % IMPORTANT_SHARE == 0;
         place[i] = chosen ? CHANNEL_IMPORTANT : CHANNEL_DEFERRED;
-        row[i] = i;
+        updates[i] = (struct channel_update){.slot = i, .row = i};
         if (chosen)
             important[s->important++] = i;
         s->closing += !chosen && i % GROUPS == 0;
     }
+    for (int i = 0; i < s->important; i++)
+        updates[rows + i] = (struct channel_update){.slot = i, .row = important[i]};
     b->place = bench_upload(b->device, place, (size_t)rows);
-    b->row = upload_ints(b->device, row, rows);
+    b->updates = bench_upload(b->device, updates, (size_t)(rows + s->important) * sizeof *updates);
     b->important = upload_ints(b->device, important, s->important);
     b->device->stream_wait(b->device->compute);
     free(place);
-    free(row);
+    free(updates);
     free(important);
 }
 
@@ -106,6 +108,23 @@ static float *zeros(const struct kernel_bench *b, size_t n)
     float *memory = b->device->allocate(n * sizeof *memory);
     b->device->zero(b->device->compute, memory, n * sizeof *memory);
     return memory;
+}
+
+static void make_table(struct kernel_bench *b)
+{
+    struct matrix_rows rows = {.values = b->table,
+                               .gradient = b->gradient,
+                               .norms = b->norms,
+                               .place = b->place,
+                               .window = b->m,
+                               .exchange = b->exchange,
+                               .master = b->master,
+                               .m = b->m,
+                               .v = b->v,
+                               .n_rows = b->shape.vocab,
+                               .cols = b->shape.C,
+                               .decays = 1};
+    b->batch = matrix_batch_upload(b->device, &rows, 1);
 }
 
 void kernel_bench_create(struct kernel_bench *b)
@@ -137,13 +156,13 @@ void kernel_bench_create(struct kernel_bench *b)
     for (size_t i = 0; i < sizeof state / sizeof *state; i++)
         *state[i] = zeros(b, rows * C);
     b->d_position = zeros(b, (size_t)s->positions * C);
-    b->updates = (uint32_t *)(void *)zeros(b, rows);
     b->norms = zeros(b, rows);
     b->one = bench_upload(device, &one, sizeof one);
     b->summary = device->allocate(sizeof *b->summary);
     b->chosen = device->allocate(rows);
     b->exchange = device->allocate_host(rows * C * sizeof(float));
     memset(b->exchange, 0, rows * C * sizeof(float));
+    make_table(b);
     device->stream_wait(device->compute);
 }
 
@@ -156,7 +175,6 @@ void kernel_bench_destroy(struct kernel_bench *b)
                       b->order,
                       b->targets,
                       b->place,
-                      b->row,
                       b->important,
                       b->wide[0],
                       b->wide[1],
@@ -185,7 +203,8 @@ void kernel_bench_destroy(struct kernel_bench *b)
                       b->norms,
                       b->one,
                       b->summary,
-                      b->chosen};
+                      b->chosen,
+                      (void *)b->batch.matrices};
     for (size_t i = 0; i < sizeof memory / sizeof *memory; i++)
         if (memory[i])
             b->device->release(memory[i]);

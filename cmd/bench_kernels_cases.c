@@ -166,7 +166,7 @@ static void run_cross_entropy(void *bench)
 {
     const struct kernel_bench *b = bench;
     ops_of(b)->cross_entropy(stream_of(b), b->losses, b->d_logits, b->logits, b->targets,
-                             b->shape.logit_rows, b->shape.vocab, 1e-3f);
+                             b->shape.logit_rows, b->shape.vocab, b->shape.vocab, 1e-3f);
 }
 
 /* Reads fp32 logits, writes their gradient. */
@@ -223,7 +223,7 @@ static struct kernel_cost cost_from_f32(const struct kernel_shape *s)
 static void run_row_norms(void *bench)
 {
     const struct kernel_bench *b = bench;
-    ops_of(b)->row_norms_squared(stream_of(b), b->norms, b->gradient, b->shape.vocab, b->shape.C);
+    ops_of(b)->row_norms_squared(stream_of(b), &b->batch);
 }
 
 /* Reads the gradient, writes a sum a row. */
@@ -256,7 +256,7 @@ static struct kernel_cost cost_select_rows(const struct kernel_shape *s)
     return (struct kernel_cost){.bytes = 5.0 * s->vocab};
 }
 
-static void adamw_rows(const struct kernel_bench *b, const int *row, int n)
+static void adamw_rows(const struct kernel_bench *b, int first, int n)
 {
     static const struct adamw rule = {.lr = 1e-4f,
                                       .beta1 = 0.9f,
@@ -265,8 +265,8 @@ static void adamw_rows(const struct kernel_bench *b, const int *row, int n)
                                       .weight_decay = 0.01f,
                                       .correction1 = 1,
                                       .correction2 = 1};
-    ops_of(b)->adamw_rows(stream_of(b), b->table, b->master, b->m, b->v, b->gradient, row,
-                          b->updates, n, b->shape.C, &rule, b->one, b->shape.element == 2);
+    ops_of(b)->adamw_rows(stream_of(b), &b->batch, b->updates + first, n, ROWS_GRADIENT, &rule,
+                          b->one, b->shape.element == 2);
 }
 
 /* Reads master, m, v and the gradient, writes master, m, v and the parameter. */
@@ -278,7 +278,7 @@ static struct kernel_cost cost_adamw(const struct kernel_shape *s, int n)
 static void run_adamw_all(void *bench)
 {
     const struct kernel_bench *b = bench;
-    adamw_rows(b, b->row, b->shape.vocab);
+    adamw_rows(b, 0, b->shape.vocab);
 }
 
 static struct kernel_cost cost_adamw_all(const struct kernel_shape *s)
@@ -289,7 +289,7 @@ static struct kernel_cost cost_adamw_all(const struct kernel_shape *s)
 static void run_adamw_important(void *bench)
 {
     const struct kernel_bench *b = bench;
-    adamw_rows(b, b->important, b->shape.important);
+    adamw_rows(b, b->shape.vocab, b->shape.important);
 }
 
 static struct kernel_cost cost_adamw_important(const struct kernel_shape *s)
@@ -297,17 +297,16 @@ static struct kernel_cost cost_adamw_important(const struct kernel_shape *s)
     return cost_adamw(s, s->important);
 }
 
-static struct channel_set channels_of(const struct kernel_bench *b, uint64_t groups)
+static struct channel_set channels_in(uint64_t groups)
 {
-    return (struct channel_set){
-        .place = b->place, .n_rows = b->shape.vocab, .n_groups = INTERVAL, .groups = groups};
+    return (struct channel_set){.n_groups = INTERVAL, .groups = groups};
 }
 
 static void run_accumulate_rows(void *bench)
 {
     const struct kernel_bench *b = bench;
-    struct channel_set set = channels_of(b, (1 << INTERVAL) - 1);
-    ops_of(b)->accumulate_rows(stream_of(b), b->master, b->gradient, &set, 1, b->shape.C, b->one);
+    struct channel_set set = channels_in((1 << INTERVAL) - 1);
+    ops_of(b)->accumulate_rows(stream_of(b), &b->batch, &set, 1, b->one);
 }
 
 /* All deferred channels: reads gradient and window, writes the window. A group in INTERVAL is fresh
@@ -326,9 +325,8 @@ static enum dtype exchange_dtype(const struct kernel_bench *b)
 static void run_send_rows(void *bench)
 {
     const struct kernel_bench *b = bench;
-    struct channel_set set = channels_of(b, 1);
-    ops_of(b)->send_rows(stream_of(b), b->exchange, exchange_dtype(b), b->gradient, &set,
-                         b->shape.C, INTERVAL);
+    struct channel_set set = channels_in(1);
+    ops_of(b)->send_rows(stream_of(b), &b->batch, ROWS_WINDOW, exchange_dtype(b), &set, INTERVAL);
 }
 
 /* The closing group's deferred channels: read in fp32, sent in the device's dtype. */
@@ -341,9 +339,8 @@ static struct kernel_cost cost_send_rows(const struct kernel_shape *s)
 static void run_receive_rows(void *bench)
 {
     const struct kernel_bench *b = bench;
-    struct channel_set set = channels_of(b, 1);
-    ops_of(b)->receive_rows(stream_of(b), b->table, b->exchange, exchange_dtype(b), &set,
-                            b->shape.C);
+    struct channel_set set = channels_in(1);
+    ops_of(b)->receive_rows(stream_of(b), &b->batch, exchange_dtype(b), &set);
 }
 
 static struct kernel_cost cost_receive_rows(const struct kernel_shape *s)

@@ -45,12 +45,14 @@ struct kernel_bench {
     void *table, *position; /* (vocab, C), (positions, C) */
     float *master, *m, *v;  /* (vocab, C) */
     float *gradient, *d_position;
-    int *row, *important; /* (vocab) each row's own number; (important) some rows */
-    uint32_t *updates;    /* (vocab) */
+    int *important;                 /* (important) some rows */
+    struct channel_update *updates; /* (vocab + important) all rows; then those */
     float *norms, *one;
     struct norm_summary *summary;
     unsigned char *place, *chosen;
     void *exchange; /* (vocab, C) memory of allocate_host */
+    struct matrix_batch
+        batch; /* the matrix of channels: its values are `table`, its window is `m` */
 
     struct matmul product; /* what run_product does */
 };

@@ -31,12 +31,21 @@ static const struct bench_option *find_option(const struct bench_options *option
     return NULL;
 }
 
+static void print_help(const struct bench_options *options)
+{
+    printf("usage: zf-bench %s [options]\n\n%s\n\n", options->benchmark, options->about);
+    for (size_t i = 0; i < options->n; i++)
+        printf("  %-26s %s\n", options->table[i].name, options->table[i].help);
+}
+
 bool bench_options_read(const struct bench_options *options, int argc, char **argv, void *fields,
                         bool *help, struct zf_error *err)
 {
     for (int i = 1; i < argc; i++) {
-        if (strcmp(argv[i], "--help") == 0)
+        if (strcmp(argv[i], "--help") == 0) {
+            print_help(options);
             return *help = true;
+        }
         const struct bench_option *option = find_option(options, argv[i]);
         if (!option)
             return zf_fail(err, "%s: there is no option %s (see zf-bench %s --help)",
@@ -55,10 +64,4 @@ bool bench_options_read(const struct bench_options *options, int argc, char **ar
             return false;
     }
     return true;
-}
-
-void bench_options_print(const struct bench_options *options)
-{
-    for (size_t i = 0; i < options->n; i++)
-        printf("  %-26s %s\n", options->table[i].name, options->table[i].help);
 }

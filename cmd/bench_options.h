@@ -23,15 +23,15 @@ struct bench_option {
 
 struct bench_options {
     const char *benchmark; /* what messages begin with: "train" */
+    const char *about;     /* what it does, for --help */
     const struct bench_option *table;
     size_t n;
 };
 
-/* Sets the fields that the words name; argv[0] is passed over. --help sets *help and reads no
- * further. Fails where a word is no option, lacks its value, or the value is out of range. */
+/* Sets the fields that the words name; argv[0] is passed over. --help prints the options, sets
+ * *help and reads no further. Fails where a word is no option, lacks its value, or the value is out
+ * of range. */
 bool bench_options_read(const struct bench_options *options, int argc, char **argv, void *fields,
                         bool *help, struct zf_error *err);
-/* A line for each option. */
-void bench_options_print(const struct bench_options *options);
 
 #endif

@@ -1,12 +1,10 @@
 #include "cmd/bench_schedule.h"
 
+#include "cmd/bench_options.h"
 #include "cmd/bench_schedule_tables.h"
 #include "data/json.h"
 
 #include <math.h>
-#include <stddef.h>
-#include <stdio.h>
-#include <stdlib.h>
 #include <string.h>
 
 struct options {
@@ -23,101 +21,42 @@ struct options {
 
 /* ---- options ---- */
 
-enum option_kind { WHOLE, REAL, TEXT };
-
-static const struct option {
-    const char *name;
-    enum option_kind kind;
-    size_t offset;
-    double least, greatest;
-    const char *help;
-} option_table[] = {
+static const struct bench_option option_table[] = {
 #define FIELD(field) offsetof(struct options, field)
-    {"--model", TEXT, FIELD(model), 0, 0, "a shape by name (llama-2-7b)"},
-    {"--parameters", REAL, FIELD(parameters), 1e6, 1e13, "a GPT of about so many instead"},
-    {"--layers", WHOLE, FIELD(shape.n_layers), 1, 1000, "or: blocks"},
-    {"--width", WHOLE, FIELD(shape.width), 1, 1 << 20, "    width; 4 times it in between"},
-    {"--vocab", WHOLE, FIELD(shape.vocab), 1, 1 << 24, "    tokens"},
-    {"--machine", TEXT, FIELD(machine), 0, 0, "rates by name (a100x4); what follows changes them"},
-    {"--ranks", WHOLE, FIELD(rates.ranks), 1, 4096, "devices"},
-    {"--ranks-per-node", WHOLE, FIELD(rates.ranks_per_node), 1, 64, "that share a host"},
-    {"--ranks-per-link", WHOLE, FIELD(rates.ranks_per_link), 1, 64, "that share a link"},
-    {"--device-step", REAL, FIELD(rates.device_step), 1e-6, 1e6,
+    {"--model", BENCH_TEXT, FIELD(model), 0, 0, "a shape by name (llama-2-7b)"},
+    {"--parameters", BENCH_REAL, FIELD(parameters), 1e6, 1e13, "a GPT of about so many instead"},
+    {"--layers", BENCH_WHOLE, FIELD(shape.n_layers), 1, 1000, "or: blocks"},
+    {"--width", BENCH_WHOLE, FIELD(shape.width), 1, 1 << 20, "    width; 4 times it in between"},
+    {"--vocab", BENCH_WHOLE, FIELD(shape.vocab), 1, 1 << 24, "    tokens"},
+    {"--machine", BENCH_TEXT, FIELD(machine), 0, 0,
+     "rates by name (a100x4); what follows changes them"},
+    {"--ranks", BENCH_WHOLE, FIELD(rates.ranks), 1, 4096, "devices"},
+    {"--ranks-per-node", BENCH_WHOLE, FIELD(rates.ranks_per_node), 1, 64, "that share a host"},
+    {"--ranks-per-link", BENCH_WHOLE, FIELD(rates.ranks_per_link), 1, 64, "that share a link"},
+    {"--device-step", BENCH_REAL, FIELD(rates.device_step), 1e-6, 1e6,
      "seconds, forward and backward (by parameters)"},
-    {"--tokens", REAL, FIELD(tokens), 1, 1e9, "or: a device's tokens in a step, with"},
-    {"--device-tflops", REAL, FIELD(device_tflops), 1e-3, 1e6, "    what it reaches"},
-    {"--device-gbs", REAL, FIELD(rates.device_gbs), 1e-3, 1e9, "device memory, GB/s"},
-    {"--link-gbs", REAL, FIELD(rates.link_gbs), 1e-3, 1e9, "link, each way"},
-    {"--host-gbs", REAL, FIELD(rates.host_gbs), 1e-3, 1e9, "host AdamW of a node, 28 bytes each"},
-    {"--exchange-gbs", REAL, FIELD(rates.exchange_gbs), 1e-3, 1e9, "collectives within a node"},
-    {"--network-gbs", REAL, FIELD(rates.network_gbs), 1e-3, 1e9, "and into a node"},
-    {"--topk", REAL, FIELD(policy.topk_ratio), 0, 1, "share of important channels (0.05)"},
-    {"--interval", WHOLE, FIELD(policy.interval), 1, ENGINE_MAX_INTERVAL, "S (4)"},
-    {"--lag", WHOLE, FIELD(policy.lag), 0, ENGINE_MAX_INTERVAL, "apply_lag, to S (1)"},
-    {"--accumulate", TEXT, FIELD(accumulate), 0, 0, "device or host (device)"},
-    {"--steps", WHOLE, FIELD(steps), 1, 1000000, "to simulate, once settled (64)"},
-    {"--json", TEXT, FIELD(json), 0, 0, "write all results there"},
+    {"--tokens", BENCH_REAL, FIELD(tokens), 1, 1e9, "or: a device's tokens in a step, with"},
+    {"--device-tflops", BENCH_REAL, FIELD(device_tflops), 1e-3, 1e6, "    what it reaches"},
+    {"--device-gbs", BENCH_REAL, FIELD(rates.device_gbs), 1e-3, 1e9, "device memory, GB/s"},
+    {"--link-gbs", BENCH_REAL, FIELD(rates.link_gbs), 1e-3, 1e9, "link, each way"},
+    {"--host-gbs", BENCH_REAL, FIELD(rates.host_gbs), 1e-3, 1e9,
+     "host AdamW of a node, 28 bytes each"},
+    {"--exchange-gbs", BENCH_REAL, FIELD(rates.exchange_gbs), 1e-3, 1e9,
+     "collectives within a node"},
+    {"--network-gbs", BENCH_REAL, FIELD(rates.network_gbs), 1e-3, 1e9, "and into a node"},
+    {"--topk", BENCH_REAL, FIELD(policy.topk_ratio), 0, 1, "share of important channels (0.05)"},
+    {"--interval", BENCH_WHOLE, FIELD(policy.interval), 1, ENGINE_MAX_INTERVAL, "S (4)"},
+    {"--lag", BENCH_WHOLE, FIELD(policy.lag), 0, ENGINE_MAX_INTERVAL, "apply_lag, to S (1)"},
+    {"--accumulate", BENCH_TEXT, FIELD(accumulate), 0, 0, "device or host (device)"},
+    {"--steps", BENCH_WHOLE, FIELD(steps), 1, 1000000, "to simulate, once settled (64)"},
+    {"--json", BENCH_TEXT, FIELD(json), 0, 0, "write all results there"},
 #undef FIELD
 };
-static const size_t n_options = sizeof option_table / sizeof *option_table;
-
-static void print_help(void)
-{
-    fputs("usage: zf-bench schedule [options]\n\n"
-          "Simulates steps. Without options that name a model, machine or policy: the tables of\n"
-          "assumed machines beside published figures. Else one table.\n\n",
-          stdout);
-    for (size_t i = 0; i < n_options; i++)
-        printf("  %-18s %s\n", option_table[i].name, option_table[i].help);
-    sim_print_names();
-}
-
-static bool set_number(struct options *o, const struct option *option, const char *text,
-                       struct zf_error *err)
-{
-    char *end, *field = (char *)o + option->offset;
-    double value = strtod(text, &end);
-    bool whole = option->kind == WHOLE;
-    if (!*text || *end || !(value >= option->least && value <= option->greatest) ||
-        (whole && value != floor(value)))
-        return zf_fail(err, "schedule: %s is \"%s\", but it is a %s from %g to %g", option->name,
-                       text, whole ? "whole number" : "number", option->least, option->greatest);
-    if (whole)
-        *(int *)(void *)field = (int)value;
-    else
-        *(double *)(void *)field = value;
-    return true;
-}
-
-static const struct option *find_option(const char *name)
-{
-    for (size_t i = 0; i < n_options; i++)
-        if (strcmp(option_table[i].name, name) == 0)
-            return &option_table[i];
-    return NULL;
-}
-
-/* Reads the options that are numbers, or those that are not. */
-static bool read_options(int argc, char **argv, bool numbers, struct options *o,
-                         struct zf_error *err)
-{
-    for (int i = 1; i < argc; i += 2) {
-        const struct option *option = find_option(argv[i]);
-        if (strcmp(argv[i], "--help") == 0)
-            return o->help = true;
-        if (!option)
-            return zf_fail(err, "schedule: there is no option %s (see zf-bench schedule --help)",
-                           argv[i]);
-        if (i + 1 == argc)
-            return zf_fail(err, "schedule: %s is the last word, but it takes a value", argv[i]);
-        o->custom |= strcmp(argv[i], "--steps") != 0 && strcmp(argv[i], "--json") != 0;
-        if (option->kind == TEXT && !numbers)
-            *(const char **)(void *)((char *)o + option->offset) = argv[i + 1];
-        if (option->kind != TEXT && numbers && !set_number(o, option, argv[i + 1], err))
-            return false;
-    }
-    return true;
-}
+static const struct bench_options options_of_schedule = {
+    "schedule",
+    "Simulates steps. Without options that name a model, machine or policy: the tables of\n"
+    "assumed machines beside published figures. Else one table.",
+    option_table, sizeof option_table / sizeof *option_table};
 
 /* What the options that are not numbers name. */
 static bool find_names(struct options *o, struct zf_error *err)
@@ -176,12 +115,16 @@ static bool finish_device_step(struct options *o, struct zf_error *err)
 
 static bool parse_options(int argc, char **argv, struct options *o, struct zf_error *err)
 {
-    if (!read_options(argc, argv, false, o, err))
+    if (!bench_options_read(&options_of_schedule, argc, argv, o, &o->help, err))
         return false;
     if (o->help)
         return true;
-    if (!find_names(o, err) || !read_options(argc, argv, true, o, err))
+    /* Once more: what is given replaces what the named model and machine have. */
+    if (!find_names(o, err) ||
+        !bench_options_read(&options_of_schedule, argc, argv, o, &o->help, err))
         return false;
+    for (int i = 1; i < argc; i += 2)
+        o->custom |= strcmp(argv[i], "--steps") != 0 && strcmp(argv[i], "--json") != 0;
     if (o->policy.lag > o->policy.interval)
         return zf_fail(err, "schedule: --lag is %d, but it is at most --interval, %d",
                        o->policy.lag, o->policy.interval);
@@ -212,7 +155,7 @@ bool bench_schedule(int argc, char **argv, struct zf_error *err)
     if (!parse_options(argc, argv, &o, err))
         return false;
     if (o.help) {
-        print_help();
+        sim_print_names();
         return true;
     }
     struct sim_request request = {o.policy, o.steps, json_array()};

@@ -1,5 +1,6 @@
 #include "cmd/bench_schedule_sim.h"
 
+#include "cmd/bench_device.h"
 #include "data/alloc.h"
 #include "offload/schedule.h"
 
@@ -407,12 +408,6 @@ static void reset_counts(struct sim *s)
         s->groups[j].closings = 0;
 }
 
-static int by_value(const void *a, const void *b)
-{
-    double x = *(const double *)a, y = *(const double *)b;
-    return (x > y) - (x < y);
-}
-
 /* What the engine allocates, per parameter of the model: a place for all that may be deferred. */
 static void count_memory(const struct plan *p, struct sim_result *r)
 {
@@ -426,14 +421,14 @@ static void count_memory(const struct plan *p, struct sim_result *r)
     r->device_bytes = BYTES_LINK + BYTES_GRADIENT + own / all;
 }
 
-static void summarise(const struct sim *s, double *steps, struct sim_result *r)
+static void summarise(const struct sim *s, const double *steps, struct sim_result *r)
 {
     double total = 0, model = s->plan.own.all * BYTES_LINK * r->steps;
-    for (int i = 0; i < r->steps; i++)
+    for (int i = 0; i < r->steps; i++) {
         total += steps[i];
-    qsort(steps, (size_t)r->steps, sizeof *steps, by_value);
-    r->median = (steps[(r->steps - 1) / 2] + steps[r->steps / 2]) / 2;
-    r->worst = steps[r->steps - 1];
+        r->worst = fmax(r->worst, steps[i]);
+    }
+    r->median = bench_median(steps, r->steps);
     r->mean = total / r->steps;
     r->stall_share = s->stall / total;
     r->exchange_share = s->exchange_wait / total;

@@ -55,8 +55,9 @@ static const struct bench_option option_table[] = {
     {"--json", BENCH_TEXT, FIELD(json), 0, 0, "write all figures there"},
 #undef FIELD
 };
-static const struct bench_options options_of_train = {"train", option_table,
-                                                      sizeof option_table / sizeof *option_table};
+static const struct bench_options options_of_train = {
+    "train", "Synthetic training steps: what one takes, moves and holds.", option_table,
+    sizeof option_table / sizeof *option_table};
 
 /* ---- methods ---- */
 
@@ -347,13 +348,6 @@ bool bench_train(int argc, char **argv, struct zf_error *err)
                         .dropout = -1,
                         .learning_rate = 1e-4,
                         .reserved_cores = 0.5};
-    if (!bench_options_read(&options_of_train, argc, argv, &o, &o.help, err))
-        return false;
-    if (!o.help)
-        return prepare_and_measure(&o, err);
-    fputs("usage: zf-bench train [options]\n\nSynthetic training steps: what one takes, moves and "
-          "holds.\n\n",
-          stdout);
-    bench_options_print(&options_of_train);
-    return true;
+    return bench_options_read(&options_of_train, argc, argv, &o, &o.help, err) &&
+           (o.help || prepare_and_measure(&o, err));
 }

@@ -17,14 +17,21 @@ struct model_size model_size(const struct config *c, int longest)
                                                                    : GPT_TRAIN};
 }
 
-/* Left free for what operators take when they first need it: 32 MiB for cuBLASLt, and a few for
- * partial sums over rows. */
-#define SCRATCH_BYTES ((size_t)64 << 20)
+/* Left free for what operators take when they first need it: cuBLASLt's workspace, kernels that are
+ * loaded when they first run, and partial sums over rows, which are less than two activations. */
+#define SCRATCH_BYTES ((size_t)256 << 20)
+
+static size_t scratch_bytes(const struct run *run, const struct config *c, int longest)
+{
+    struct model_size size = model_size(c, longest);
+    size_t activation = (size_t)size.max_tokens * (size_t)run->model_config.n_embd;
+    return SCRATCH_BYTES + 2 * activation * dtype_size(run->device->dtype);
+}
 
 /* What the run would take with this configuration. */
 static struct memory_use measure(const struct run *run, const struct config *c, int longest)
 {
-    struct memory_use use = {.workspace = SCRATCH_BYTES};
+    struct memory_use use = {.workspace = scratch_bytes(run, c, longest)};
     struct model_size size = model_size(c, longest);
     gpt_measure(run->device, &run->model_config, size.max_tokens, size.max_seqs, size.mode, &use);
     if (c->do_train) {
@@ -175,5 +182,6 @@ bool memory_plan(struct run *run, int longest, struct zf_error *err)
     if (!comm_all_ok(run->comm, ok, err))
         return false;
     print_table(&use, available);
-    return comm_all_ok(run->comm, d->reserve(needed - SCRATCH_BYTES, err), err);
+    return comm_all_ok(run->comm,
+                       d->reserve(needed - scratch_bytes(run, run->config, longest), err), err);
 }

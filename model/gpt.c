@@ -283,7 +283,7 @@ static void score_head(const struct pass *p, float scale)
                               n, scale);
     else
         p->ops->cross_entropy(p->stream, t->losses, logits_gradient(p), t->logits, m->batch.targets,
-                              n, outputs, scale);
+                              n, outputs, outputs, scale);
     if (p->training)
         head_backward(p, t->d_y, t->ln_f, n, outputs);
 }
@@ -293,7 +293,7 @@ static void lm_head(const struct pass *p, float scale)
 {
     const struct gpt *m = p->m;
     const struct gpt_buffers *t = &m->buffers;
-    int n = m->batch.rows.n_tokens, vocab = m->config.vocab_size;
+    int n = m->batch.rows.n_tokens, outputs = gpt_head_outputs(&m->config);
     const int *targets = m->batch.targets;
     if (!targets)
         return;
@@ -301,11 +301,11 @@ static void lm_head(const struct pass *p, float scale)
         int rows = n - first < m->head_chunk ? n - first : m->head_chunk;
         size_t at = (size_t)first * (size_t)m->config.n_embd;
         const void *y = gpt_at(m, t->ln_f, at);
-        head_forward(p, y, rows, vocab);
+        head_forward(p, y, rows, outputs);
         p->ops->cross_entropy(p->stream, t->losses + first, logits_gradient(p), t->logits,
-                              targets + first, rows, vocab, scale);
+                              targets + first, rows, m->config.vocab_size, outputs, scale);
         if (p->training)
-            head_backward(p, gpt_at(m, t->d_y, at), y, rows, vocab);
+            head_backward(p, gpt_at(m, t->d_y, at), y, rows, outputs);
     }
 }
 

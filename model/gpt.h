@@ -61,6 +61,8 @@ struct gpt *gpt_create(struct device *device, const struct gpt_config *config, i
 /* Adds the device memory that gpt_create with these arguments will take. */
 void gpt_measure(struct device *device, const struct gpt_config *config, int max_tokens,
                  int max_seqs, enum gpt_mode mode, struct memory_use *use);
+/* Logits of a row: the labels', or the vocabulary's, rounded up where the head is tied. */
+int gpt_head_outputs(const struct gpt_config *config);
 /* The parameters of such a model; release with params_free. */
 struct param_table gpt_param_table(const struct gpt_config *config);
 void gpt_destroy(struct gpt *model);

@@ -57,11 +57,25 @@ static void add_block(struct param_table *t, const struct gpt_config *c, int blo
                residual);
 }
 
+/* A tied head's matrix is the token embeddings and zero rows behind them, so that rows of logits
+ * are aligned as tensor cores ask for it. */
+#define LOGITS_ALIGNMENT 64
+
+int gpt_head_outputs(const struct gpt_config *c)
+{
+    int vocab = c->vocab_size, padded = (vocab + LOGITS_ALIGNMENT - 1) / LOGITS_ALIGNMENT;
+    if (c->head != GPT_HEAD_LM)
+        return c->num_labels;
+    return gpt_is_tied(c) ? padded * LOGITS_ALIGNMENT : vocab;
+}
+
 struct param_table gpt_param_table(const struct gpt_config *c)
 {
     struct param_table table = {0}, *t = &table;
     int C = c->n_embd, last = c->n_layer + 1;
     add_matrix(t, "transformer.wte.weight", c->vocab_size, C, 0, c->initializer_range);
+    if (gpt_is_tied(c))
+        params_pad(t, (size_t)(gpt_head_outputs(c) - c->vocab_size) * (size_t)C);
     add_matrix(t, "transformer.wpe.weight", c->n_positions, C, 0, c->initializer_range);
     for (int i = 0; i < c->n_layer; i++)
         add_block(t, c, i);
@@ -117,8 +131,8 @@ static size_t count_logits(const struct gpt *m)
 {
     const struct gpt_config *c = &m->config;
     int chunk = m->max_tokens < m->head_chunk ? m->max_tokens : m->head_chunk;
-    return c->head == GPT_HEAD_LM ? (size_t)chunk * (size_t)c->vocab_size
-                                  : (size_t)m->max_seqs * (size_t)c->num_labels;
+    int rows = c->head == GPT_HEAD_LM ? chunk : m->max_seqs;
+    return (size_t)rows * (size_t)gpt_head_outputs(c);
 }
 
 static void place_buffers(struct gpt *m, struct arena *a)

@@ -12,6 +12,7 @@
 #define ZF_MODEL_OPS_H
 
 #include "model/device.h"
+#include "model/matrix_batch.h"
 
 #include <stdint.h>
 
@@ -72,14 +73,16 @@ struct adamw {
  * One that is resident is never chosen: it stays on the device. */
 enum channel_place { CHANNEL_DEFERRED, CHANNEL_IMPORTANT, CHANNEL_LEAVING, CHANNEL_RESIDENT };
 
-/* Some channels (rows) of a matrix: the deferred ones whose group is in `groups`, with those that
- * are leaving or without. Row i is in group (i + shift) mod n_groups. */
+/* Some channels (rows) of every matrix: the deferred ones whose group is in `groups`, with those
+ * that are leaving or without. */
 struct channel_set {
-    const unsigned char *place; /* (n_rows) enum channel_place, device memory */
-    int n_rows, shift, n_groups;
-    uint64_t groups; /* bit j: group j is meant */
+    int n_groups;
     bool with_leaving;
+    uint64_t groups; /* bit j: group j is meant */
 };
+
+/* Which rows an operator reads. */
+enum row_source { ROWS_GRADIENT, ROWS_WINDOW };
 
 /* What the norms of all channels say about a step; in device memory. */
 struct norm_summary {
@@ -143,10 +146,11 @@ struct ops {
 
     /* losses[i] = -log softmax(logits[i])[targets[i]], 0 where the target is TARGET_IGNORE; and
      * unless dlogits is NULL, dlogits[i] = scale * d losses[i] / d logits[i].
-     * logits: (n, n_classes) fp32, may be overwritten;  targets: (n);  losses: (n)
-     * dlogits: (n, n_classes), may be `logits` where the device's dtype is F32. */
+     * logits: (n, n_classes) fp32, rows at a distance of stride >= n_classes, may be overwritten;
+     * targets: (n);  losses: (n);  dlogits: (n, stride), 0 behind each row's classes; may be
+     * `logits` where the device's dtype is F32. */
     void (*cross_entropy)(struct stream *s, float *losses, void *dlogits, float *logits,
-                          const int *targets, int n, int n_classes, float scale);
+                          const int *targets, int n, int n_classes, int stride, float scale);
     /* losses[i] = (logits[i] - scores[i])^2;  the same way. logits, scores, losses: (n) */
     void (*squared_error)(struct stream *s, float *losses, void *dlogits, float *logits,
                           const float *scores, int n, float scale);
@@ -158,8 +162,9 @@ struct ops {
     /* And back. */
     void (*to_f32)(struct stream *s, float *dst, const void *src, size_t n);
 
-    /* sums[i] = sum of squares of row i.  g: (rows, cols) */
-    void (*row_norms_squared)(struct stream *s, float *sums, const float *g, int rows, int cols);
+    /* norms[i] = sum of squares of row i of the gradient, for every matrix of the batch; in an
+     * order that the row's length alone decides. */
+    void (*row_norms_squared)(struct stream *s, const struct matrix_batch *batch);
     /* out: device memory. sums: (n) squared norms of all channels;  place: (n) enum channel_place,
      * or such a choice as select_rows makes;  limit: greatest global norm, 0: none. */
     void (*summarise_norms)(struct stream *s, struct norm_summary *out, const float *sums,
@@ -171,27 +176,24 @@ struct ops {
     /* The operators below take factors on gradients from device memory, one float each: 0 says that
      * the step is skipped, and then they change nothing. */
 
-    /* One AdamW update of n rows. master, m, v: (n, cols) fp32, one row a slot; param, gradient:
-     * (rows, cols); row: (n) the slot's row in them, -1: none; updates: (n) AdamW updates that each
-     * slot has had, counted up: bias corrections are 1 - beta^updates, taken in double (the rule's
-     * own are not used). param: the device's dtype, gets the master, rounded to bf16 if `bf16`.
-     * master NULL: param itself is the fp32 master. gradient_scale: the factor */
-    void (*adamw_rows)(struct stream *s, void *param, float *master, float *m, float *v,
-                       const float *gradient, const int *row, uint32_t *updates, int n, int cols,
+    /* One AdamW update of n channels, no two the same. updates: (n) device memory; the counts in it
+     * go up by one, and bias corrections are 1 - beta^updates, taken in double (the rule's own are
+     * not used). The gradient is a row of `source` times a factor, gradient_scale. Values get the
+     * master, rounded to bf16 if `bf16`. */
+    void (*adamw_rows)(struct stream *s, const struct matrix_batch *batch,
+                       struct channel_update *updates, int n, enum row_source source,
                        const struct adamw *rule, const float *gradient_scale, bool bf16);
     /* For each row of the set: window = (its group in `fresh` ? 0 : window) + scale * gradient.
-     * window, gradient: (n_rows, cols);  scale: the factor */
-    void (*accumulate_rows)(struct stream *s, float *window, const float *gradient,
-                            const struct channel_set *set, uint64_t fresh, int cols,
-                            const float *scale);
-    /* For each row of the set: dst = src / divisor, as `dtype` (F32 or BF16).
-     * dst: (n_rows, cols) in memory of allocate_host;  src: (n_rows, cols) in device memory. */
-    void (*send_rows)(struct stream *s, void *dst, enum dtype dtype, const float *src,
-                      const struct channel_set *set, int cols, float divisor);
-    /* For each row of the set: param = src. param: (n_rows, cols) device, its dtype;  src: (n_rows,
-     * cols) in memory of allocate_host. */
-    void (*receive_rows)(struct stream *s, void *param, const void *src, enum dtype dtype,
-                         const struct channel_set *set, int cols);
+     * scale: the factor */
+    void (*accumulate_rows)(struct stream *s, const struct matrix_batch *batch,
+                            const struct channel_set *set, uint64_t fresh, const float *scale);
+    /* For each row of the set, as `dtype` (F32 or BF16): exchange = window / divisor, or where the
+     * source is the gradient, staged = gradient / divisor. */
+    void (*send_rows)(struct stream *s, const struct matrix_batch *batch, enum row_source source,
+                      enum dtype dtype, const struct channel_set *set, float divisor);
+    /* For each row of the set: values = exchange, which holds `dtype`. */
+    void (*receive_rows)(struct stream *s, const struct matrix_batch *batch, enum dtype dtype,
+                         const struct channel_set *set);
     /* dst[dst_row[i]] = src[src_row[i]] for i < n: rows of row_bytes bytes each, a multiple of 2.
      * dst_row, src_row: (n) in device memory, NULL: i itself. dst, src: device memory, or memory of
      * allocate_host. The rows of dst differ. */

@@ -9,6 +9,11 @@
 
 #define PARAM_ALIGNMENT ((size_t)64) /* elements */
 
+void params_pad(struct param_table *table, size_t n)
+{
+    table->n_elements += (n + PARAM_ALIGNMENT - 1) / PARAM_ALIGNMENT * PARAM_ALIGNMENT;
+}
+
 struct param *params_add(struct param_table *table, const char *name, enum param_kind kind,
                          int rows, int cols, int layer)
 {
@@ -26,7 +31,7 @@ struct param *params_add(struct param_table *table, const char *name, enum param
     assert(length < (int)sizeof p->name);
     (void)length;
     table->n_parameters += p->n_elements;
-    table->n_elements += (p->n_elements + PARAM_ALIGNMENT - 1) / PARAM_ALIGNMENT * PARAM_ALIGNMENT;
+    params_pad(table, p->n_elements);
     if (layer >= table->n_layers)
         table->n_layers = layer + 1;
     return p;

@@ -38,6 +38,8 @@ struct param_table {
  * the next one is appended. */
 struct param *params_add(struct param_table *table, const char *name, enum param_kind kind,
                          int rows, int cols, int layer);
+/* Leaves room for n elements more behind the last parameter; they stay zero. */
+void params_pad(struct param_table *table, size_t n);
 void params_free(struct param_table *table);
 /* By name, or NULL. */
 const struct param *params_find(const struct param_table *table, const char *name);

@@ -14,35 +14,20 @@ struct nccl *nccl_open(struct zf_error *err)
 
 /* Nobody has a struct nccl to call the others with. */
 #define ABSENT(name, ...)                                                                          \
-    bool name(struct nccl *n, __VA_ARGS__, struct zf_error *err)                                   \
+    bool name(__VA_ARGS__, struct zf_error *err)                                                   \
     {                                                                                              \
         return false;                                                                              \
     }
-ABSENT(nccl_make_id, struct nccl_id *id)
-ABSENT(nccl_connect, const struct nccl_id *id, int rank, int size)
-ABSENT(nccl_all_reduce, struct stream *s, float *data, size_t count)
-ABSENT(nccl_reduce, struct stream *s, const float *data, float *result, size_t count, int root)
-ABSENT(nccl_broadcast, struct stream *s, void *data, size_t bytes, int root)
-
-bool nccl_device_name(char *name, int size, struct zf_error *err)
-{
-    return false;
-}
-
-bool nccl_healthy(struct nccl *n, struct zf_error *err)
-{
-    return false;
-}
-
-bool nccl_group_begin(struct nccl *n, struct zf_error *err)
-{
-    return false;
-}
-
-bool nccl_group_end(struct nccl *n, struct zf_error *err)
-{
-    return false;
-}
+ABSENT(nccl_device_name, char *name, int size)
+ABSENT(nccl_make_id, struct nccl *n, struct nccl_id *id)
+ABSENT(nccl_connect, struct nccl *n, const struct nccl_id *id, int rank, int size)
+ABSENT(nccl_healthy, struct nccl *n)
+ABSENT(nccl_group_begin, struct nccl *n)
+ABSENT(nccl_group_end, struct nccl *n)
+ABSENT(nccl_all_reduce, struct nccl *n, struct stream *s, float *data, size_t count)
+ABSENT(nccl_reduce, struct nccl *n, struct stream *s, const float *data, float *result,
+       size_t count, int root)
+ABSENT(nccl_broadcast, struct nccl *n, struct stream *s, void *data, size_t bytes, int root)
 
 void nccl_close(struct nccl *n)
 {

@@ -3,7 +3,7 @@
  * The library is loaded when the program runs, so that the program starts where it is absent.
  * Communicators are non-blocking: where a peer is gone, calls end with an error and not never.
  *
- * A build without CUDA has nccl_open alone, which fails. */
+ * In a build without CUDA all of them fail. */
 #ifndef ZF_OFFLOAD_COMM_NCCL_H
 #define ZF_OFFLOAD_COMM_NCCL_H
 

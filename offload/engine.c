@@ -95,6 +95,7 @@ static void place_device_memory(struct engine *e)
     place_owned_gradients(e);
     place_shared(e);
     state_place(e);
+    table_place(e);
     if (e->config.accumulate == ENGINE_ACCUMULATE_DEVICE)
         e->windows = engine_device_memory(e, &e->use.windows, sizeof(float) * e->host_elements);
     e->place_device = engine_device_memory(e, &e->use.workspace, n);
@@ -294,7 +295,7 @@ void engine_measure(const struct engine_config *config, const struct param_table
     place_device_memory(&e);
     *use = e.use;
     for (int i = 0; i < e.n_matrices; i++) {
-        free(e.matrices[i].slots.row_host);
+        free(e.matrices[i].slots.row);
         free(e.matrices[i].slot_of);
     }
     free(e.matrices);
@@ -340,6 +341,7 @@ struct engine *engine_create(const struct engine_config *config, struct device *
         engine_destroy(e);
         return NULL;
     }
+    table_fill(e);
     start_workers(e);
     e->interval = 1;
     place_resident_channels(e);
@@ -356,6 +358,7 @@ void engine_destroy(struct engine *e)
     release_streams(e);
     worker_pool_destroy(e->workers);
     state_release(e);
+    table_release(e);
     host_memory_free(e->host_state, e->host_state_bytes);
     if (e->exchange)
         e->device->release_host(e->exchange);
@@ -429,15 +432,8 @@ static void reduce_layer(struct engine *e, int layer)
  * down. */
 static void measure_layer(struct engine *e, int layer)
 {
-    for (int i = 0; i < e->n_matrices; i++) {
-        struct matrix *m = &e->matrices[i];
-        if (m->param->layer != layer)
-            continue;
-        e->device->ops->row_norms_squared(e->reducing,
-                                          e->norms + m->first_channel + (size_t)m->owned.first,
-                                          m->grad, m->n_owned, m->cols);
-        windows_stage(e, m);
-    }
+    e->device->ops->row_norms_squared(e->reducing, &e->layers[layer]);
+    windows_stage(e, layer);
 }
 
 void engine_layer_gradients_ready(struct engine *e, int layer)
@@ -580,8 +576,7 @@ static void use_gradient(struct engine *e, struct step_report *report)
 
 static void count_step(struct engine *e, struct step_report *report)
 {
-    for (int i = 0; i < e->n_matrices; i++)
-        channels_count_updates(&e->matrices[i], e->matrices[i].slots.row_host);
+    channels_count_updates(e);
     for (size_t c = 0; c < e->n_channels && e->ranks > 1; c++)
         e->updated[c] |= e->place[c] == CHANNEL_IMPORTANT || e->place[c] == CHANNEL_RESIDENT;
     if (e->workers)

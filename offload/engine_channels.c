@@ -39,63 +39,63 @@ void channels_publish(struct engine *e)
 
 /* ---- updates ---- */
 
-struct adamw engine_rule(const struct engine *e, const struct matrix *m, float lr)
+struct adamw engine_rule(const struct engine *e, float lr)
 {
     const struct engine_config *c = &e->config;
     return (struct adamw){.lr = lr,
                           .beta1 = c->beta1,
                           .beta2 = c->beta2,
                           .eps = c->eps,
-                          .weight_decay = m->param->decay ? c->weight_decay : 0,
+                          .weight_decay = c->weight_decay,
                           .l2 = !c->adam_w_mode};
 }
 
-/* Tells the device which channel each slot's update is for, and how many each has had. */
-static void upload_slots(struct engine *e, struct matrix *m, const int *rows)
+void channels_update(struct engine *e, enum row_source source, float lr, const float *factor,
+                     struct step_report *report)
 {
     struct device *d = e->device;
-    struct slots *s = &m->slots;
-    size_t n = (size_t)s->n;
-    if (rows == s->row_host && !s->changed)
-        return;
-    uint32_t *updates = zf_calloc(n, sizeof *updates);
-    for (size_t i = 0; i < n; i++)
-        if (s->row_host[i] >= 0)
-            updates[i] = m->host.updates[s->row_host[i]];
-    d->copy(d->compute, s->row, rows, sizeof(int) * n);
-    d->copy(d->compute, s->updates, updates, sizeof(uint32_t) * n);
-    s->changed = rows != s->row_host;
-    free(updates);
+    const struct update_list *l = &e->list;
+    const struct adamw rule = engine_rule(e, lr);
+    /* Matrices whose state only visits the device share the memory for it. */
+    const int step = e->config.offload_important ? 1 : e->n_matrices;
+    for (int i = 0; i < e->n_matrices; i += step) {
+        struct matrix *m = &e->matrices[i];
+        const int first = l->first[i], n = l->first[i + step] - first;
+        if (n == 0)
+            continue;
+        state_visit(e, m, l->host + first, n, true, report);
+        d->ops->adamw_rows(d->compute, &e->all, l->device + first, n, source, &rule, factor,
+                           e->config.bf16);
+        state_visit(e, m, l->host + first, n, false, report);
+    }
 }
 
-void channels_update(struct engine *e, struct matrix *m, const int *rows, const float *gradient,
-                     float lr, const float *factor, struct step_report *report)
+void channels_count_updates(struct engine *e)
 {
-    struct device *d = e->device;
-    struct slots *s = &m->slots;
-    struct adamw rule = engine_rule(e, m, lr);
-    upload_slots(e, m, rows);
-    state_visit(e, m, rows, true, report);
-    const struct state_arrays *state = state_arrays(e, m);
-    d->ops->adamw_rows(d->compute, m->values, state->master, state->m, state->v, gradient, s->row,
-                       s->updates, s->n, m->cols, &rule, factor, e->config.bf16);
-    state_visit(e, m, rows, false, report);
+    const struct update_list *l = &e->list;
+    for (int i = 0; i < l->n; i++)
+        e->matrices[l->host[i].matrix].host.updates[l->host[i].row]++;
 }
 
-void channels_count_updates(struct matrix *m, const int *rows)
+/* The list holds all channels that have slots. */
+static void list_important(struct engine *e)
 {
-    for (int i = 0; i < m->slots.n; i++)
-        if (rows[i] >= 0)
-            m->host.updates[rows[i]]++;
+    table_list_begin(e);
+    for (int i = 0; i < e->n_matrices; i++) {
+        const struct slots *s = &e->matrices[i].slots;
+        for (int slot = 0; slot < s->n; slot++)
+            if (s->row[slot] >= 0)
+                table_list_add(e, &e->matrices[i], s->row[slot]);
+    }
+    table_list_end(e);
+    e->list.important = true;
 }
 
 void channels_update_important(struct engine *e, struct step_report *report)
 {
-    for (int i = 0; i < e->n_matrices; i++) {
-        struct matrix *m = &e->matrices[i];
-        if (m->slots.n > 0)
-            channels_update(e, m, m->slots.row_host, m->grad, e->lr, &e->summary->factor, report);
-    }
+    if (!e->list.important)
+        list_important(e);
+    channels_update(e, ROWS_GRADIENT, e->lr, &e->summary->factor, report);
 }
 
 /* ---- the choice ---- */

@@ -358,6 +358,7 @@ bool engine_load(struct engine *e, const char *directory, struct zf_error *err)
     bool ok = load_all(e, directory, err);
     if (ok) {
         e->to_adopt = UINT64_MAX; /* groups that have looked will find nothing */
+        e->list.important = false;
         channels_publish(e);
         windows_restore_exchange(e);
     }

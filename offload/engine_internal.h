@@ -1,5 +1,6 @@
 /* The engine's insides, shared by the files that implement offload/engine.h:
  *   engine.c             creation, the order of a step
+ *   engine_table.c       the matrices in the device's memory, for its operators
  *   engine_channels.c    channels: their updates on the device, who is important
  *   engine_state.c       where their state lives, how it moves
  *   engine_windows.c     windows: gathering gradients, closing, host updates, arrivals
@@ -24,11 +25,17 @@ struct state_arrays {
 struct slots {
     int n, capacity;
     int lowest_free;           /* no slot below it is free */
-    bool changed;              /* row_host is newer than row and updates */
-    int *row_host;             /* (capacity) index among the owned channels, -1: free */
-    int *row;                  /* the same in device memory */
-    uint32_t *updates;         /* (capacity) AdamW updates that each has had, device */
+    int *row;                  /* (capacity) index among the owned channels, -1: free */
     struct state_arrays state; /* (capacity, cols) each */
+};
+
+/* Channels that AdamW is about to update on the device, matrix by matrix. */
+struct update_list {
+    struct channel_update *host, *device; /* (slots of all matrices) */
+    int n;
+    int *first;     /* (n_matrices + 1) where each matrix's begin */
+    int n_matrices; /* that have begun */
+    bool important; /* the device has the important channels, as they are now, and their counts */
 };
 
 /* A parameter as the engine sees it: a matrix of channels, of which this rank owns a range. A
@@ -105,6 +112,12 @@ struct engine {
     struct matrix *matrices; /* (n_params) */
     int n_matrices;
     size_t n_channels;
+    struct matrix_rows *rows;    /* (n_matrices) the device's view of them, in device memory; it
+                                    never changes */
+    struct matrix_batch all;     /* of them */
+    struct matrix_batch *layers; /* (n_layers) of each layer's */
+    int *first_of_layer;         /* (n_layers + 1) index of its first matrix */
+    struct update_list list;
 
     /* Beside device->compute; `mark` orders one stream behind what is on another so far. */
     struct stream *reducing;  /* gradients to their owners, norms */
@@ -192,8 +205,21 @@ void *engine_device_memory(struct engine *e, size_t *use, size_t bytes);
 /* The streams. What is put on `stream` from now on runs after all that is on `other` so far. */
 void engine_follow(struct engine *e, struct stream *stream, struct stream *other);
 
-/* The AdamW rule of a matrix, but for bias corrections. */
-struct adamw engine_rule(const struct engine *e, const struct matrix *m, float lr);
+/* The AdamW rule of matrices that decay, but for bias corrections. */
+struct adamw engine_rule(const struct engine *e, float lr);
+
+/* engine_table.c */
+
+/* Device memory for the table, and for updates' list; after state_place. */
+void table_place(struct engine *e);
+/* What it holds, once all memory is there. */
+void table_fill(struct engine *e);
+void table_release(struct engine *e);
+/* A new list: empties it, appends a channel that has a slot (matrix by matrix, in their order), and
+ * puts all of it on the device. */
+void table_list_begin(struct engine *e);
+void table_list_add(struct engine *e, const struct matrix *m, int row);
+void table_list_end(struct engine *e);
 
 /* engine_state.c */
 
@@ -214,10 +240,10 @@ void state_land(struct engine *e);
 /* dst[rows[i]] = src[rows[i]], rows of m->cols floats, to device memory from the host's. */
 void state_upload_rows(struct engine *e, const struct matrix *m, float *dst, const float *src,
                        const int *rows, int n);
-/* With offload_important: brings the state of the slots whose channel is in `rows` to the device
- * for an update, or takes it back. */
-void state_visit(struct engine *e, struct matrix *m, const int *rows, bool arrive,
-                 struct step_report *report);
+/* With offload_important: brings the state of n channels of a matrix to the device for their
+ * updates, or takes it back. */
+void state_visit(struct engine *e, struct matrix *m, const struct channel_update *updates, int n,
+                 bool arrive, struct step_report *report);
 /* Where the device has it. */
 const struct state_arrays *state_arrays(const struct engine *e, const struct matrix *m);
 /* All owned channels' state, part 0 master, 1 m, 2 v, wherever it lies, to or from an array of
@@ -231,13 +257,12 @@ void state_write(struct engine *e, struct matrix *m, int part, float *values);
 void channels_publish(struct engine *e);
 /* Counts each matrix's channels by group and place. */
 void channels_count(struct engine *e);
-/* One AdamW update on the device of the slots whose channel is in rows (slots.n), from gradients
- * (n_owned, cols) in device memory times a factor in device memory. */
-void channels_update(struct engine *e, struct matrix *m, const int *rows, const float *gradient,
-                     float lr, const float *factor, struct step_report *report);
-/* Counts an update of these slots' channels on the host's side. */
-void channels_count_updates(struct matrix *m, const int *rows);
-/* AdamW on all important channels with this step's gradient. */
+/* One AdamW update on the device of the list's channels, with a factor in device memory. */
+void channels_update(struct engine *e, enum row_source source, float lr, const float *factor,
+                     struct step_report *report);
+/* Counts an update of the list's channels on the host's side. */
+void channels_count_updates(struct engine *e);
+/* AdamW on all important channels with this step's gradient; they are the list's from then on. */
 void channels_update_important(struct engine *e, struct step_report *report);
 /* Whether this step makes the first choice of important channels, which counts at once. */
 bool channels_choose_first(const struct engine *e);
@@ -246,8 +271,8 @@ void channels_select(struct engine *e, struct step_report *report);
 
 /* engine_windows.c */
 
-/* Sends one matrix's deferred gradients of this step to the host's staging memory. */
-void windows_stage(struct engine *e, struct matrix *m);
+/* Sends one layer's deferred gradients of this step to the host's staging memory. */
+void windows_stage(struct engine *e, int layer);
 /* Adds this step's deferred gradients to the open windows, on the device. */
 void windows_accumulate_on_device(struct engine *e);
 /* This step's gradients have been added to the open windows; or the host is to do it now. */

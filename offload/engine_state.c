@@ -75,14 +75,12 @@ void state_place(struct engine *e)
         struct slots *s = &m->slots;
         s->capacity = most_slots(e, m);
         size_t n = (size_t)s->capacity, elements = n * (size_t)m->cols;
-        s->row_host = zf_malloc(sizeof(int) * (n + 1));
+        s->row = zf_malloc(sizeof(int) * (n + 1));
         m->slot_of = zf_malloc(sizeof(int) * (size_t)(m->n_owned + 1));
         for (int row = 0; row < m->n_owned; row++)
             m->slot_of[row] = -1;
         if (n == 0)
             continue;
-        s->row = engine_device_memory(e, &e->use.important, sizeof(int) * n);
-        s->updates = engine_device_memory(e, &e->use.important, sizeof(uint32_t) * n);
         if (!visits(e, m))
             place_arrays(e, &s->state, elements);
         else if (elements > visitors)
@@ -110,10 +108,8 @@ void state_release(struct engine *e)
 {
     for (int i = 0; i < e->n_matrices; i++) {
         struct matrix *m = &e->matrices[i];
-        release(e, m->slots.row);
-        release(e, m->slots.updates);
         release_arrays(e, &m->slots.state);
-        free(m->slots.row_host);
+        free(m->slots.row);
         free(m->slot_of);
     }
     release_arrays(e, &e->visiting);
@@ -125,38 +121,37 @@ void state_release(struct engine *e)
 
 /* ---- slots ---- */
 
-static int take_slot(struct matrix *m, int row)
+static void take_slot(struct engine *e, struct matrix *m, int row)
 {
     struct slots *s = &m->slots;
     int slot = s->lowest_free;
-    while (slot < s->n && s->row_host[slot] >= 0)
+    while (slot < s->n && s->row[slot] >= 0)
         slot++;
     assert(slot < s->capacity);
     s->lowest_free = slot + 1;
     if (slot == s->n)
         s->n++;
-    s->row_host[slot] = row;
-    s->changed = true;
+    s->row[slot] = row;
     m->slot_of[row] = slot;
-    return slot;
+    e->list.important = false;
 }
 
-static void free_slot(struct matrix *m, int row)
+static void free_slot(struct engine *e, struct matrix *m, int row)
 {
     struct slots *s = &m->slots;
     int slot = m->slot_of[row];
-    s->row_host[slot] = -1;
-    s->changed = true;
+    s->row[slot] = -1;
     if (slot < s->lowest_free)
         s->lowest_free = slot;
     m->slot_of[row] = -1;
+    e->list.important = false;
 }
 
 void state_adopt(struct engine *e, struct matrix *m)
 {
     for (int row = 0; m->selectable && row < m->n_owned; row++)
         if (place_of(e, m, row) == CHANNEL_IMPORTANT)
-            take_slot(m, row);
+            take_slot(e, m, row);
 }
 
 void state_initialise(struct engine *e, struct matrix *m)
@@ -165,7 +160,7 @@ void state_initialise(struct engine *e, struct matrix *m)
     struct state_arrays *s = &m->slots.state;
     size_t n = (size_t)m->n_owned * (size_t)m->cols;
     for (int row = 0; row < m->n_owned; row++)
-        take_slot(m, row);
+        take_slot(e, m, row);
     if (n == 0)
         return;
     d->zero(d->compute, s->m, sizeof(float) * n);
@@ -300,7 +295,7 @@ void state_to_device(struct engine *e, struct matrix *m, const int *rows, int n,
                      struct step_report *report)
 {
     for (int i = 0; i < n; i++)
-        take_slot(m, rows[i]);
+        take_slot(e, m, rows[i]);
     if (!visits(e, m))
         move(e, m, rows, n, true, report);
 }
@@ -311,22 +306,21 @@ void state_to_host(struct engine *e, struct matrix *m, const int *rows, int n,
     if (!visits(e, m))
         move(e, m, rows, n, false, report);
     for (int i = 0; i < n; i++)
-        free_slot(m, rows[i]);
+        free_slot(e, m, rows[i]);
 }
 
-void state_visit(struct engine *e, struct matrix *m, const int *rows, bool arrive,
-                 struct step_report *report)
+void state_visit(struct engine *e, struct matrix *m, const struct channel_update *updates, int n,
+                 bool arrive, struct step_report *report)
 {
     if (!visits(e, m))
         return;
-    int n = 0, *some = zf_malloc(sizeof(int) * (size_t)(m->slots.n + 1));
-    for (int i = 0; i < m->slots.n; i++)
-        if (rows[i] >= 0)
-            some[n++] = rows[i];
-    move(e, m, some, n, arrive, report);
+    int *rows = zf_malloc(sizeof(int) * (size_t)n);
+    for (int i = 0; i < n; i++)
+        rows[i] = updates[i].row;
+    move(e, m, rows, n, arrive, report);
     if (!arrive)
         state_land(e);
-    free(some);
+    free(rows);
 }
 
 void state_upload_rows(struct engine *e, const struct matrix *m, float *dst, const float *src,

@@ -15,17 +15,11 @@
  * step in which all windows close. */
 #define INTERVAL_SLACK 4
 
-/* The device's view of one matrix's deferred channels in a set of groups. */
-static struct channel_set channels_of(const struct engine *e, const struct matrix *m,
-                                      uint64_t groups, bool with_leaving)
+/* Deferred channels of all matrices, in a set of groups. */
+static struct channel_set channels_in(const struct engine *e, uint64_t groups, bool with_leaving)
 {
-    return (struct channel_set){.place =
-                                    e->place_device + m->first_channel + (size_t)m->owned.first,
-                                .n_rows = m->n_owned,
-                                .shift = m->owned.first + m->index,
-                                .n_groups = e->interval,
-                                .groups = groups,
-                                .with_leaving = with_leaving};
+    return (struct channel_set){
+        .n_groups = e->interval, .groups = groups, .with_leaving = with_leaving};
 }
 
 /* Owned channels of one group of a matrix, from `from` on. */
@@ -112,11 +106,17 @@ static void accumulate_chunk(void *argument, int chunk)
     }
 }
 
-void windows_stage(struct engine *e, struct matrix *m)
+void windows_stage(struct engine *e, int layer)
 {
     struct step_report waited = {0};
-    if (!e->workers || e->config.accumulate != ENGINE_ACCUMULATE_HOST || !m->selectable ||
-        m->n_owned == 0)
+    size_t bytes = 0;
+    if (!e->workers || e->config.accumulate != ENGINE_ACCUMULATE_HOST)
+        return;
+    for (int i = e->first_of_layer[layer]; i < e->first_of_layer[layer + 1]; i++)
+        for (int g = 0; g < e->interval; g++)
+            bytes += link_bytes(e, &e->matrices[i],
+                                e->matrices[i].deferred[g] + e->matrices[i].leaving[g]);
+    if (bytes == 0)
         return;
     if (!e->staging_gradients) { /* the staging memory is about to change */
         windows_wait(e, &e->accumulation, &waited);
@@ -127,11 +127,11 @@ void windows_stage(struct engine *e, struct matrix *m)
     }
     e->staging_gradients = true;
     e->stall_seconds += waited.stall_seconds;
-    struct channel_set set = channels_of(e, m, ALL_GROUPS, true);
+    e->staged_bytes += bytes;
+    const struct channel_set set = channels_in(e, ALL_GROUPS, true);
     engine_follow(e, e->down, e->reducing);
-    e->device->ops->send_rows(e->down, m->staged, exchange_dtype(e), m->grad, &set, m->cols, 1);
-    for (int g = 0; g < e->interval; g++)
-        e->staged_bytes += link_bytes(e, m, m->deferred[g] + m->leaving[g]);
+    e->device->ops->send_rows(e->down, &e->layers[layer], ROWS_GRADIENT, exchange_dtype(e), &set,
+                              1);
 }
 
 /* The groups whose windows begin with this step's gradient. */
@@ -149,13 +149,8 @@ void windows_accumulate_on_device(struct engine *e)
     if (!e->workers || e->config.accumulate == ENGINE_ACCUMULATE_HOST)
         return;
     engine_follow(e, d->compute, e->down); /* a window that is being sent does not begin anew */
-    for (int i = 0; i < e->n_matrices; i++) {
-        struct matrix *m = &e->matrices[i];
-        struct channel_set set = channels_of(e, m, ALL_GROUPS, true);
-        if (m->selectable && m->n_owned > 0)
-            d->ops->accumulate_rows(d->compute, m->window, m->grad, &set, fresh_groups(e), m->cols,
-                                    &e->summary->factor);
-    }
+    const struct channel_set set = channels_in(e, ALL_GROUPS, true);
+    d->ops->accumulate_rows(d->compute, &e->all, &set, fresh_groups(e), &e->summary->factor);
 }
 
 void windows_count_step(struct engine *e, float factor, struct step_report *report)
@@ -201,7 +196,8 @@ static void update_chunk(void *argument, int chunk)
     const struct engine *e = g->engine;
     const struct task *task = &e->tasks[chunk];
     const struct matrix *m = &e->matrices[task->matrix];
-    struct adamw rule = engine_rule(e, m, g->lr);
+    struct adamw rule = engine_rule(e, g->lr);
+    rule.weight_decay = m->param->decay ? rule.weight_decay : 0;
     for_each_owned(row, e, m, g->index, task->first, task->last)
     {
         if (place_of(e, m, row) != CHANNEL_DEFERRED)
@@ -245,29 +241,31 @@ static int find_channels(const struct engine *e, const struct matrix *m, const s
     return n;
 }
 
-/* Channels that enter have their closing window's mean as one update, now and on the device. */
-static void update_entering(struct engine *e, struct matrix *m, const struct group *g,
-                            const int *rows, int n, struct step_report *report)
+/* Channels of a group that enter: their state comes to the device, and they come to the list. */
+static void let_enter(struct engine *e, const struct group *g, int *rows,
+                      struct step_report *report)
 {
-    const float *gradient = m->window;
-    int *of_slot = zf_malloc(sizeof(int) * (size_t)m->slots.n);
-    memset(of_slot, -1, sizeof(int) * (size_t)m->slots.n);
-    for (int i = 0; i < n; i++)
-        of_slot[m->slot_of[rows[i]]] = rows[i];
-    if (e->config.accumulate == ENGINE_ACCUMULATE_HOST) {
+    for (int i = 0; i < e->n_matrices; i++) {
+        struct matrix *m = &e->matrices[i];
+        int n = m->selectable ? find_channels(e, m, g, CHANNEL_DEFERRED, true, rows) : 0;
+        if (n == 0)
+            continue;
+        state_to_device(e, m, rows, n, report);
+        for (int k = 0; k < n; k++)
+            table_list_add(e, m, rows[k]);
+        if (e->config.accumulate == ENGINE_ACCUMULATE_DEVICE)
+            continue;
         /* This step's gradient has been sent already: its place takes the windows. */
         state_upload_rows(e, m, m->grad, m->window, rows, n);
         report->bytes_up += sizeof(float) * (size_t)n * (size_t)m->cols;
-        gradient = m->grad;
     }
-    channels_update(e, m, of_slot, gradient, deferred_lr(e, g), e->scale, report);
-    channels_count_updates(m, of_slot);
-    free(of_slot);
 }
 
-/* Owned channels of a group change sides: first those that leave, then those that enter. */
+/* Owned channels of a group change sides: first those that leave, then those that enter. These have
+ * their closing window's mean as one update, now and on the device. */
 static void take_over(struct engine *e, const struct group *g, struct step_report *report)
 {
+    const bool on_device = e->config.accumulate == ENGINE_ACCUMULATE_DEVICE;
     float share = 1.0f / (float)g->open_steps;
     int *rows = zf_malloc(sizeof(int) * e->n_channels);
     for (int i = 0; i < e->n_matrices; i++) {
@@ -278,14 +276,12 @@ static void take_over(struct engine *e, const struct group *g, struct step_repor
     }
     state_land(e);
     e->device->copy(e->device->compute, e->scale, &share, sizeof share);
-    for (int i = 0; i < e->n_matrices; i++) {
-        struct matrix *m = &e->matrices[i];
-        int n = m->selectable ? find_channels(e, m, g, CHANNEL_DEFERRED, true, rows) : 0;
-        if (n == 0)
-            continue;
-        state_to_device(e, m, rows, n, report);
-        update_entering(e, m, g, rows, n, report);
-    }
+    table_list_begin(e);
+    let_enter(e, g, rows, report);
+    table_list_end(e);
+    channels_update(e, on_device ? ROWS_WINDOW : ROWS_GRADIENT, deferred_lr(e, g), e->scale,
+                    report);
+    channels_count_updates(e);
     free(rows);
 }
 
@@ -315,15 +311,10 @@ static void send_means(struct engine *e, struct group *g, struct step_report *re
     struct device *d = e->device;
     engine_follow(e, e->down, d->compute);
     stamp_when_there(e, e->down, &g->down_began);
-    for (int i = 0; i < e->n_matrices; i++) {
-        struct matrix *m = &e->matrices[i];
-        struct channel_set set = channels_of(e, m, (uint64_t)1 << g->index, false);
-        if (!m->selectable || m->n_owned == 0)
-            continue;
-        d->ops->send_rows(e->down, m->host.exchange, exchange_dtype(e), m->window, &set, m->cols,
-                          (float)g->open_steps);
-        report->bytes_down += link_bytes(e, m, m->deferred[g->index]);
-    }
+    const struct channel_set set = channels_in(e, (uint64_t)1 << g->index, false);
+    d->ops->send_rows(e->down, &e->all, ROWS_WINDOW, exchange_dtype(e), &set, (float)g->open_steps);
+    for (int i = 0; i < e->n_matrices; i++)
+        report->bytes_down += link_bytes(e, &e->matrices[i], e->matrices[i].deferred[g->index]);
 }
 
 void windows_close(struct engine *e, struct group *g, struct step_report *report)
@@ -382,19 +373,21 @@ static void trace_update(const struct engine *e, struct group *g)
         trace_span(trace, TRACE_LINK_UP, 0, "parameters", g->up_began, g->up_ended);
 }
 
-/* One group's channels of a matrix get what the host has made of them. */
-static void receive(struct engine *e, struct matrix *m, const struct group *g,
-                    struct step_report *report)
+/* One group's channels of a layer get what the host has made of them. */
+static void receive(struct engine *e, int layer, const struct group *g, struct step_report *report)
 {
-    struct channel_set set = channels_of(e, m, (uint64_t)1 << g->index, false);
-    if (m->n_owned > 0) {
-        e->device->ops->receive_rows(e->up, m->values, m->host.exchange, exchange_dtype(e), &set,
-                                     m->cols);
-        report->bytes_up += link_bytes(e, m, m->deferred[g->index]);
+    const struct channel_set set = channels_in(e, (uint64_t)1 << g->index, false);
+    size_t bytes = 0;
+    for (int i = e->first_of_layer[layer]; i < e->first_of_layer[layer + 1]; i++) {
+        const struct matrix *m = &e->matrices[i];
+        bytes += link_bytes(e, m, m->deferred[g->index]);
+        for (int r = schedule_first_of_group(m->index, 0, g->index, e->interval);
+             e->ranks > 1 && m->selectable && r < m->param->rows; r += e->interval)
+            e->updated[m->first_channel + (size_t)r] = 1;
     }
-    for (int r = schedule_first_of_group(m->index, 0, g->index, e->interval);
-         e->ranks > 1 && r < m->param->rows; r += e->interval)
-        e->updated[m->first_channel + (size_t)r] = 1;
+    if (bytes > 0)
+        e->device->ops->receive_rows(e->up, &e->layers[layer], exchange_dtype(e), &set);
+    report->bytes_up += bytes;
 }
 
 static void arrive(struct engine *e, struct group *g, struct step_report *report)
@@ -404,15 +397,10 @@ static void arrive(struct engine *e, struct group *g, struct step_report *report
     trace_update(e, g);
     engine_follow(e, e->up, d->compute); /* which reads the parameters as they were */
     stamp_when_there(e, e->up, &g->up_began);
-    for (int i = 0; i < e->n_matrices; i++) {
-        struct matrix *m = &e->matrices[i];
-        int layer = m->param->layer;
-        if (m->selectable)
-            receive(e, m, g, report);
-        if (i + 1 == e->n_matrices || e->matrices[i + 1].param->layer != layer) {
-            d->event_record(e->arrived[layer], e->up);
-            e->arriving[layer] = true;
-        }
+    for (int layer = 0; layer < e->table->n_layers; layer++) {
+        receive(e, layer, g, report);
+        d->event_record(e->arrived[layer], e->up);
+        e->arriving[layer] = true;
     }
     stamp_when_there(e, e->up, &g->up_ended);
     int staleness = e->step - g->oldest_in_flight;

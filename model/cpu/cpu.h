@@ -77,28 +77,32 @@ void cpu_gather_last(struct stream *s, void *y, const void *x, const struct toke
 void cpu_scatter_last(struct stream *s, void *dx, const void *dy, const struct token_rows *rows,
                       int C);
 void cpu_cross_entropy(struct stream *s, float *losses, void *dlogits, float *logits,
-                       const int *targets, int n, int n_classes, float scale);
+                       const int *targets, int n, int n_classes, int stride, float scale);
 void cpu_squared_error(struct stream *s, float *losses, void *dlogits, float *logits,
                        const float *scores, int n, float scale);
 void cpu_add_sum(struct stream *s, double *sum, const float *x, int n);
 void cpu_from_f32(struct stream *s, void *dst, const float *src, size_t n);
 void cpu_to_f32(struct stream *s, float *dst, const void *src, size_t n);
-void cpu_row_norms_squared(struct stream *s, float *sums, const float *g, int rows, int cols);
+void cpu_row_norms_squared(struct stream *s, const struct matrix_batch *batch);
 void cpu_summarise_norms(struct stream *s, struct norm_summary *out, const float *sums,
                          const unsigned char *place, int n, float limit);
 void cpu_select_rows(struct stream *s, unsigned char *chosen, const float *sums, int n, int k);
-void cpu_adamw_rows(struct stream *s, void *param, float *master, float *m, float *v,
-                    const float *gradient, const int *row, uint32_t *updates, int n, int cols,
+void cpu_adamw_rows(struct stream *s, const struct matrix_batch *batch,
+                    struct channel_update *updates, int n, enum row_source source,
                     const struct adamw *rule, const float *gradient_scale, bool bf16);
-void cpu_accumulate_rows(struct stream *s, float *window, const float *gradient,
-                         const struct channel_set *set, uint64_t fresh, int cols,
-                         const float *scale);
-void cpu_send_rows(struct stream *s, void *dst, enum dtype dtype, const float *src,
-                   const struct channel_set *set, int cols, float divisor);
-void cpu_receive_rows(struct stream *s, void *param, const void *src, enum dtype dtype,
-                      const struct channel_set *set, int cols);
+void cpu_accumulate_rows(struct stream *s, const struct matrix_batch *batch,
+                         const struct channel_set *set, uint64_t fresh, const float *scale);
+void cpu_send_rows(struct stream *s, const struct matrix_batch *batch, enum row_source source,
+                   enum dtype dtype, const struct channel_set *set, float divisor);
+void cpu_receive_rows(struct stream *s, const struct matrix_batch *batch, enum dtype dtype,
+                      const struct channel_set *set);
 void cpu_copy_rows(struct stream *s, void *dst, const int *dst_row, const void *src,
                    const int *src_row, int n, size_t row_bytes);
+
+/* Work on rows [first, last) of a matrix. */
+typedef void cpu_row_work(const struct matrix_rows *m, int first, int last, const void *argument);
+/* Does it for all rows of a batch, in one parallel region: threads share elements evenly. */
+void cpu_for_rows(const struct matrix_batch *batch, cpu_row_work *work, const void *argument);
 
 /* What follows a product (bias, pre, activation or its slope), on rows [row, row_end) of c. */
 void cpu_finish_product(float *c, const struct matmul *product, int row, int row_end);

@@ -39,8 +39,11 @@ static void scale_row(float *x, int n, float factor)
         x[j] *= factor;
 }
 
-static float cross_entropy_row(float *dx, const float *x, int target, int n, float scale)
+static float cross_entropy_row(float *dx, const float *x, int target, int n, int stride,
+                               float scale)
 {
+    if (dx)
+        memset(dx + n, 0, sizeof(float) * (stride - n));
     if (target == TARGET_IGNORE) {
         if (dx)
             memset(dx, 0, sizeof(float) * n);
@@ -56,15 +59,15 @@ static float cross_entropy_row(float *dx, const float *x, int target, int n, flo
 }
 
 void cpu_cross_entropy(struct stream *s, float *losses, void *dlogits, float *logits,
-                       const int *targets, int n, int n_classes, float scale)
+                       const int *targets, int n, int n_classes, int stride, float scale)
 {
     (void)s;
     float *gradient = dlogits;
 #pragma omp parallel for schedule(static) if ((size_t)n * n_classes > PARALLEL_ELEMENTS)
     for (int i = 0; i < n; i++) {
-        size_t at = (size_t)i * n_classes;
+        size_t at = (size_t)i * stride;
         losses[i] = cross_entropy_row(gradient ? gradient + at : NULL, logits + at, targets[i],
-                                      n_classes, scale);
+                                      n_classes, stride, scale);
     }
 }
 

@@ -34,40 +34,52 @@ static void round_to_bf16(float *restrict dst, const float *restrict src, int n)
         dst[i] = bf16_to_f32(bf16_from_f32(src[i]));
 }
 
-/* The rule with the bias corrections of a slot's update number `update`, from 1. */
-static struct adamw rule_at(const struct adamw *rule, uint32_t update)
+/* The rule as it is for an update number, from 1, of a matrix that decays or not. */
+static struct adamw rule_at(const struct adamw *rule, uint32_t update, int decays)
 {
     struct adamw at = *rule;
+    at.weight_decay = decays ? rule->weight_decay : 0;
     at.correction1 = (float)(1.0 - pow(rule->beta1, update));
     at.correction2 = (float)(1.0 - pow(rule->beta2, update));
     return at;
 }
 
-void cpu_adamw_rows(struct stream *s, void *param, float *master, float *m, float *v,
-                    const float *gradient, const int *row, uint32_t *updates, int n, int cols,
+static void update_channel(const struct matrix_rows *m, const struct channel_update *u,
+                           enum row_source source, const struct adamw *rule, float scale, bool bf16)
+{
+    const size_t cols = (size_t)m->cols, at = (size_t)u->row * cols, state = (size_t)u->slot * cols;
+    const float *gradient = source == ROWS_GRADIENT ? m->gradient : m->window;
+    float *value = (float *)m->values + at, *own = m->master ? m->master + state : value;
+    adamw_range(own, m->m + state, m->v + state, gradient + at, cols, rule, scale);
+    if (m->master && bf16)
+        round_to_bf16(value, own, m->cols);
+    else if (m->master)
+        memcpy(value, own, sizeof(float) * cols);
+}
+
+/* Threads take so many channels at a time: their widths differ. */
+#define CHANNELS_AT_ONCE 8
+
+void cpu_adamw_rows(struct stream *s, const struct matrix_batch *batch,
+                    struct channel_update *updates, int n, enum row_source source,
                     const struct adamw *rule, const float *gradient_scale, bool bf16)
 {
     (void)s;
     if (*gradient_scale == 0)
         return;
     struct adamw now = *rule;
-    uint32_t update = 0; /* that `now` is for: most slots have had as many as the one before */
-#pragma omp parallel for schedule(static)                                                          \
-    firstprivate(now, update) if ((size_t)n * cols > PARALLEL_ELEMENTS)
+    uint32_t update = 0; /* that `now` is for: most channels have had as many as the one before */
+    int decays = 0;
+#pragma omp parallel for schedule(dynamic, CHANNELS_AT_ONCE)                                       \
+    firstprivate(now, update, decays) if ((size_t)n * batch->widest > PARALLEL_ELEMENTS)
     for (int i = 0; i < n; i++) {
-        if (row[i] < 0)
-            continue;
-        if (++updates[i] != update) {
-            update = updates[i];
-            now = rule_at(rule, update);
+        const struct matrix_rows *m = &batch->matrices[updates[i].matrix];
+        if (++updates[i].updates != update || m->decays != decays) {
+            update = updates[i].updates;
+            decays = m->decays;
+            now = rule_at(rule, update, decays);
         }
-        size_t at = (size_t)row[i] * cols, state = (size_t)i * cols;
-        float *value = (float *)param + at, *own = master ? master + state : value;
-        adamw_range(own, m + state, v + state, gradient + at, (size_t)cols, &now, *gradient_scale);
-        if (master && bf16)
-            round_to_bf16(value, own, cols);
-        else if (master)
-            memcpy(value, own, sizeof(float) * (size_t)cols);
+        update_channel(m, &updates[i], source, &now, *gradient_scale, bf16);
     }
 }
 
@@ -83,15 +95,16 @@ static void sum_squares(float *restrict sums, const float *restrict g, int rows,
     }
 }
 
-void cpu_row_norms_squared(struct stream *s, float *sums, const float *g, int rows, int cols)
+static void measure_rows(const struct matrix_rows *m, int first, int last, const void *unused)
+{
+    (void)unused;
+    sum_squares(m->norms + first, m->gradient + (size_t)first * m->cols, last - first, m->cols);
+}
+
+void cpu_row_norms_squared(struct stream *s, const struct matrix_batch *batch)
 {
     (void)s;
-    const int step = task_rows(cols), n_tasks = divide_up(rows, step);
-#pragma omp parallel for schedule(static) if ((size_t)rows * cols > PARALLEL_ELEMENTS)
-    for (int i = 0; i < n_tasks; i++) {
-        int first = i * step;
-        sum_squares(sums + first, g + (size_t)first * cols, min_int(step, rows - first), cols);
-    }
+    cpu_for_rows(batch, measure_rows, NULL);
 }
 
 void cpu_summarise_norms(struct stream *s, struct norm_summary *out, const float *sums,

@@ -1,16 +1,46 @@
-/* The ZenFlow engine's operators over channels: rows of a matrix, some of which are important. */
+/* The ZenFlow engine's operators over channels: rows of matrices, some of which are important. */
 #include "data/bf16.h"
 #include "data/simd.h"
 #include "model/cpu/cpu.h"
 
+#include <omp.h>
 #include <string.h>
 
-static bool in_set(const struct channel_set *set, int row)
+/* The matrix's first row whose first piece is not before `piece`. */
+static int row_at(const struct matrix_rows *m, int piece)
 {
-    int group = (int)(((long)row + set->shift) % set->n_groups);
-    bool deferred = set->place[row] == CHANNEL_DEFERRED ||
-                    (set->with_leaving && set->place[row] == CHANNEL_LEAVING);
-    return deferred && (set->groups >> group & 1);
+    int before = piece - m->first_piece;
+    if (before <= 0)
+        return 0;
+    return min_int(divide_up(before, divide_up(m->cols, ROW_PIECE)), m->n_rows);
+}
+
+void cpu_for_rows(const struct matrix_batch *b, cpu_row_work *work, const void *argument)
+{
+#pragma omp parallel if (b->n_elements > PARALLEL_ELEMENTS)
+    {
+        const long thread = omp_get_thread_num(), n = omp_get_num_threads();
+        const int from = b->first_piece + (int)(b->n_pieces * thread / n);
+        const int to = b->first_piece + (int)(b->n_pieces * (thread + 1) / n);
+        for (int i = 0; i < b->n; i++) {
+            const struct matrix_rows *m = &b->matrices[i];
+            const int first = row_at(m, from), last = row_at(m, to);
+            if (first < last)
+                work(m, first, last, argument);
+        }
+    }
+}
+
+static int group_of(const struct channel_set *set, const struct matrix_rows *m, int row)
+{
+    return (int)(((long)row + m->shift) % set->n_groups);
+}
+
+static bool in_set(const struct channel_set *set, const struct matrix_rows *m, int row)
+{
+    bool deferred = m->place[row] == CHANNEL_DEFERRED ||
+                    (set->with_leaving && m->place[row] == CHANNEL_LEAVING);
+    return deferred && (set->groups >> group_of(set, m, row) & 1);
 }
 
 ZF_SIMD
@@ -20,20 +50,30 @@ static void add_scaled(float *restrict sum, const float *restrict x, float scale
         sum[i] = (fresh ? 0 : sum[i]) + scale * x[i];
 }
 
-void cpu_accumulate_rows(struct stream *s, float *window, const float *gradient,
-                         const struct channel_set *set, uint64_t fresh, int cols,
-                         const float *scale)
+struct gathering {
+    const struct channel_set *set;
+    uint64_t fresh;
+    float scale;
+};
+
+static void gather(const struct matrix_rows *m, int first, int last, const void *argument)
+{
+    const struct gathering *g = argument;
+    for (int i = first; i < last; i++) {
+        const size_t at = (size_t)i * m->cols;
+        if (in_set(g->set, m, i))
+            add_scaled(m->window + at, m->gradient + at, g->scale, m->cols,
+                       g->fresh >> group_of(g->set, m, i) & 1);
+    }
+}
+
+void cpu_accumulate_rows(struct stream *s, const struct matrix_batch *batch,
+                         const struct channel_set *set, uint64_t fresh, const float *scale)
 {
     (void)s;
-    if (*scale == 0)
-        return;
-#pragma omp parallel for schedule(static) if ((size_t)set->n_rows * cols > PARALLEL_ELEMENTS)
-    for (int i = 0; i < set->n_rows; i++) {
-        size_t at = (size_t)i * cols;
-        int group = (int)(((long)i + set->shift) % set->n_groups);
-        if (in_set(set, i))
-            add_scaled(window + at, gradient + at, *scale, cols, fresh >> group & 1);
-    }
+    const struct gathering g = {set, fresh, *scale};
+    if (*scale != 0)
+        cpu_for_rows(batch, gather, &g);
 }
 
 ZF_SIMD
@@ -50,16 +90,33 @@ static void send_row(void *restrict dst, enum dtype dtype, const float *restrict
             bf16[i] = bf16_from_f32(src[i] / divisor);
 }
 
-void cpu_send_rows(struct stream *s, void *dst, enum dtype dtype, const float *src,
-                   const struct channel_set *set, int cols, float divisor)
+/* Rows that cross between host and device. */
+struct transfer {
+    const struct channel_set *set;
+    enum row_source source;
+    enum dtype dtype;
+    float divisor;
+};
+
+static void send(const struct matrix_rows *m, int first, int last, const void *argument)
+{
+    const struct transfer *t = argument;
+    const bool window = t->source == ROWS_WINDOW;
+    const float *src = window ? m->window : m->gradient;
+    char *dst = window ? m->exchange : m->staged;
+    for (int i = first; i < last; i++) {
+        const size_t at = (size_t)i * m->cols;
+        if (in_set(t->set, m, i))
+            send_row(dst + at * dtype_size(t->dtype), t->dtype, src + at, t->divisor, m->cols);
+    }
+}
+
+void cpu_send_rows(struct stream *s, const struct matrix_batch *batch, enum row_source source,
+                   enum dtype dtype, const struct channel_set *set, float divisor)
 {
     (void)s;
-#pragma omp parallel for schedule(static) if ((size_t)set->n_rows * cols > PARALLEL_ELEMENTS)
-    for (int i = 0; i < set->n_rows; i++) {
-        size_t at = (size_t)i * cols;
-        if (in_set(set, i))
-            send_row((char *)dst + at * dtype_size(dtype), dtype, src + at, divisor, cols);
-    }
+    const struct transfer t = {set, source, dtype, divisor};
+    cpu_for_rows(batch, send, &t);
 }
 
 ZF_SIMD
@@ -71,17 +128,23 @@ static void receive_row(float *restrict dst, const void *restrict src, enum dtyp
         dst[i] = dtype == DTYPE_F32 ? f32[i] : bf16_to_f32(bf16[i]);
 }
 
-void cpu_receive_rows(struct stream *s, void *param, const void *src, enum dtype dtype,
-                      const struct channel_set *set, int cols)
+static void receive(const struct matrix_rows *m, int first, int last, const void *argument)
+{
+    const struct transfer *t = argument;
+    for (int i = first; i < last; i++) {
+        const size_t at = (size_t)i * m->cols;
+        if (in_set(t->set, m, i))
+            receive_row((float *)m->values + at,
+                        (const char *)m->exchange + at * dtype_size(t->dtype), t->dtype, m->cols);
+    }
+}
+
+void cpu_receive_rows(struct stream *s, const struct matrix_batch *batch, enum dtype dtype,
+                      const struct channel_set *set)
 {
     (void)s;
-#pragma omp parallel for schedule(static) if ((size_t)set->n_rows * cols > PARALLEL_ELEMENTS)
-    for (int i = 0; i < set->n_rows; i++) {
-        size_t at = (size_t)i * cols;
-        if (in_set(set, i))
-            receive_row((float *)param + at, (const char *)src + at * dtype_size(dtype), dtype,
-                        cols);
-    }
+    const struct transfer t = {.set = set, .dtype = dtype};
+    cpu_for_rows(batch, receive, &t);
 }
 
 void cpu_copy_rows(struct stream *s, void *dst, const int *dst_row, const void *src,

@@ -40,6 +40,20 @@ static inline bool attention_has_tiles(int head_dim)
     return head_dim == 32 || head_dim == 64 || head_dim == 80 || head_dim == 96 || head_dim == 128;
 }
 
+#define ATTENTION_CASE(HD, launch, s, arrays)                                                      \
+    case HD:                                                                                       \
+        (arrays)->drop.p > 0 ? launch<HD, true>(s, arrays) : launch<HD, false>(s, arrays);         \
+        break;
+/* launch<head_dim, whether there is dropout>(s, arrays), for a head size that has tiled kernels. */
+#define ATTENTION_LAUNCH(launch, head_dim, s, arrays)                                              \
+    switch (head_dim) {                                                                            \
+        ATTENTION_CASE(32, launch, s, arrays)                                                      \
+        ATTENTION_CASE(64, launch, s, arrays)                                                      \
+        ATTENTION_CASE(80, launch, s, arrays)                                                      \
+        ATTENTION_CASE(96, launch, s, arrays)                                                      \
+        ATTENTION_CASE(128, launch, s, arrays)                                                     \
+    }
+
 /* Whether rows of head sizes that are multiples of 8 can be copied in pieces of 16 bytes. */
 static inline bool attention_aligned(const void *array)
 {

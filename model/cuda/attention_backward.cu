@@ -390,14 +390,6 @@ static void backward_launch(struct stream *s, const struct backward_arrays *a)
            kv_sizes::BYTES, s, *a);
 }
 
-template <int HD> static void backward_dispatch(struct stream *s, const struct backward_arrays *a)
-{
-    if (a->drop.p > 0)
-        backward_launch<HD, true>(s, a);
-    else
-        backward_launch<HD, false>(s, a);
-}
-
 void cuda_attention_backward(struct stream *s, void *dqkv, const void *dout, const void *qkv,
                              const void *out, const float *lse, const struct token_rows *rows,
                              int n_head, int head_dim, float scale, struct dropout drop)
@@ -423,16 +415,5 @@ void cuda_attention_backward(struct stream *s, void *dqkv, const void *dout, con
                                 drop};
     a.statistics = (struct query_statistics *)cuda_scratch(s, sizeof(struct query_statistics) *
                                                                   n_head * rows->n_tokens);
-    switch (head_dim) {
-    case 32:
-        return backward_dispatch<32>(s, &a);
-    case 64:
-        return backward_dispatch<64>(s, &a);
-    case 80:
-        return backward_dispatch<80>(s, &a);
-    case 96:
-        return backward_dispatch<96>(s, &a);
-    case 128:
-        return backward_dispatch<128>(s, &a);
-    }
+    ATTENTION_LAUNCH(backward_launch, head_dim, s, &a);
 }

@@ -239,14 +239,6 @@ static void forward_launch(struct stream *s, const struct forward_arrays *a)
     LAUNCH((attention_forward_kernel<HD, DROPOUT>), blocks, ATTENTION_THREADS, sizes::BYTES, s, *a);
 }
 
-template <int HD> static void forward_dispatch(struct stream *s, const struct forward_arrays *a)
-{
-    if (a->drop.p > 0)
-        forward_launch<HD, true>(s, a);
-    else
-        forward_launch<HD, false>(s, a);
-}
-
 void cuda_attention_forward(struct stream *s, void *out, float *lse, const void *qkv,
                             const struct token_rows *rows, int n_head, int head_dim, float scale,
                             struct dropout drop)
@@ -260,16 +252,5 @@ void cuda_attention_forward(struct stream *s, void *out, float *lse, const void 
         attention_forward_generic(s, a.out, lse, a.qkv, rows, n_head, head_dim, scale, drop);
         return;
     }
-    switch (head_dim) {
-    case 32:
-        return forward_dispatch<32>(s, &a);
-    case 64:
-        return forward_dispatch<64>(s, &a);
-    case 80:
-        return forward_dispatch<80>(s, &a);
-    case 96:
-        return forward_dispatch<96>(s, &a);
-    case 128:
-        return forward_dispatch<128>(s, &a);
-    }
+    ATTENTION_LAUNCH(forward_launch, head_dim, s, &a);
 }

@@ -4,7 +4,7 @@
 #ifndef ZF_MODEL_CUDA_COLUMN_SUMS_CUH
 #define ZF_MODEL_CUDA_COLUMN_SUMS_CUH
 
-#include "model/cuda/vectors.cuh"
+#include "model/cuda/pack.cuh"
 
 #define SUM_LANES  32 /* columns of a block */
 #define SUM_GROUPS 16 /* threads to a column */

@@ -1,5 +1,5 @@
-/* bf16 to fp32. Limit: memory, 6 bytes an element. */
-#include "model/cuda/intrinsics.cuh"
+/* fp32 to bf16 and back. Limit: memory, 6 bytes an element. */
+#include "model/cuda/pack.cuh"
 
 extern "C" {
 #include "model/cuda/cuda_ops.h"
@@ -7,17 +7,35 @@ extern "C" {
 
 #define THREADS 256
 
-__global__ static void to_f32_kernel(float *dst, const bf16 *src, size_t n)
+template <typename To, typename From>
+__global__ static void convert_kernel(To *dst, const From *src, size_t n, bool vectors)
 {
-    size_t stride = (size_t)gridDim.x * blockDim.x;
-    for (size_t i = (size_t)blockIdx.x * blockDim.x + threadIdx.x; i < n; i += stride)
-        dst[i] = to_float(src[i]);
+    const size_t first = ((size_t)blockIdx.x * blockDim.x + threadIdx.x) * VECTOR;
+    if (vectors && first + VECTOR <= n) {
+        float x[VECTOR];
+        load<VECTOR>(x, src + first);
+        store<VECTOR>(dst + first, x);
+        return;
+    }
+    for (size_t i = first; i < n && i < first + VECTOR; i++)
+        convert(dst[i], to_float(src[i]));
+}
+
+template <typename To, typename From>
+static void convert_all(struct stream *s, To *dst, const From *src, size_t n)
+{
+    const bool vectors = ((uintptr_t)dst | (uintptr_t)src) % 16 == 0;
+    if (n > 0)
+        LAUNCH((convert_kernel<To, From>), divide_up(n, THREADS * VECTOR), THREADS, 0, s, dst, src,
+               n, vectors);
+}
+
+void cuda_from_f32(struct stream *s, void *dst, const float *src, size_t n)
+{
+    convert_all(s, (bf16 *)dst, src, n);
 }
 
 void cuda_to_f32(struct stream *s, float *dst, const void *src, size_t n)
 {
-    int blocks = divide_up(n, THREADS), most = 8 * cuda_multiprocessors();
-    if (n > 0)
-        LAUNCH(to_f32_kernel, blocks < most ? blocks : most, THREADS, 0, s, dst, (const bf16 *)src,
-               n);
+    convert_all(s, dst, (const bf16 *)src, n);
 }

@@ -36,26 +36,25 @@ void cuda_gather_last(struct stream *s, void *y, const void *x, const struct tok
 void cuda_scatter_last(struct stream *s, void *dx, const void *dy, const struct token_rows *rows,
                        int C);
 void cuda_cross_entropy(struct stream *s, float *losses, void *dlogits, float *logits,
-                        const int *targets, int n, int n_classes, float scale);
+                        const int *targets, int n, int n_classes, int stride, float scale);
 void cuda_squared_error(struct stream *s, float *losses, void *dlogits, float *logits,
                         const float *scores, int n, float scale);
 void cuda_add_sum(struct stream *s, double *sum, const float *x, int n);
 void cuda_from_f32(struct stream *s, void *dst, const float *src, size_t n);
 void cuda_to_f32(struct stream *s, float *dst, const void *src, size_t n);
-void cuda_row_norms_squared(struct stream *s, float *sums, const float *g, int rows, int cols);
+void cuda_row_norms_squared(struct stream *s, const struct matrix_batch *batch);
 void cuda_summarise_norms(struct stream *s, struct norm_summary *out, const float *sums,
                           const unsigned char *place, int n, float limit);
 void cuda_select_rows(struct stream *s, unsigned char *chosen, const float *sums, int n, int k);
-void cuda_adamw_rows(struct stream *s, void *param, float *master, float *m, float *v,
-                     const float *gradient, const int *row, uint32_t *updates, int n, int cols,
+void cuda_adamw_rows(struct stream *s, const struct matrix_batch *batch,
+                     struct channel_update *updates, int n, enum row_source source,
                      const struct adamw *rule, const float *gradient_scale, bool bf16);
-void cuda_accumulate_rows(struct stream *s, float *window, const float *gradient,
-                          const struct channel_set *set, uint64_t fresh, int cols,
-                          const float *scale);
-void cuda_send_rows(struct stream *s, void *dst, enum dtype dtype, const float *src,
-                    const struct channel_set *set, int cols, float divisor);
-void cuda_receive_rows(struct stream *s, void *param, const void *src, enum dtype dtype,
-                       const struct channel_set *set, int cols);
+void cuda_accumulate_rows(struct stream *s, const struct matrix_batch *batch,
+                          const struct channel_set *set, uint64_t fresh, const float *scale);
+void cuda_send_rows(struct stream *s, const struct matrix_batch *batch, enum row_source source,
+                    enum dtype dtype, const struct channel_set *set, float divisor);
+void cuda_receive_rows(struct stream *s, const struct matrix_batch *batch, enum dtype dtype,
+                       const struct channel_set *set);
 void cuda_copy_rows(struct stream *s, void *dst, const int *dst_row, const void *src,
                     const int *src_row, int n, size_t row_bytes);
 

@@ -16,8 +16,8 @@ extern "C" {
 
 /* Ordinary host memory goes to the device through a few pinned slots: the copy into a slot is all
  * that the caller waits for, unless all of them are on their way. */
-#define N_SLOTS    4
-#define SLOT_BYTES ((size_t)2 << 20)
+#define N_SLOTS    32
+#define SLOT_BYTES ((size_t)256 << 10)
 
 struct event {
     cudaEvent_t cuda;
@@ -251,7 +251,7 @@ static void upload(struct stream *s, char *dst, const char *src, size_t bytes)
         }
         const size_t part = bytes < SLOT_BYTES ? bytes : SLOT_BYTES;
         memcpy(slot->memory, src, part);
-        check_cuda(cudaMemcpyAsync(dst, slot->memory, part, cudaMemcpyHostToDevice, s->cuda));
+        check_cuda(cudaMemcpyAsync(dst, slot->memory, part, cudaMemcpyDefault, s->cuda));
         event_record(&slot->sent, s);
         dst += part;
         src += part;

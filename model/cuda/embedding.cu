@@ -6,7 +6,7 @@
  * gradient. Of a run that crosses pieces, each piece leaves its part in scratch, and a second
  * kernel adds the parts up in order. So a frequent token takes no longer than a rare one, but for
  * one addition a piece. */
-#include "model/cuda/vectors.cuh"
+#include "model/cuda/pack.cuh"
 
 extern "C" {
 #include "model/cuda/cuda_ops.h"

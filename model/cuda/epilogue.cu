@@ -1,7 +1,7 @@
 /* What follows a matrix product where cuBLASLt does not do it, and products that it does not take.
  */
 #include "model/cuda/matmul.cuh"
-#include "model/cuda/vectors.cuh"
+#include "model/cuda/pack.cuh"
 
 #include <math.h>
 
@@ -159,7 +159,7 @@ __global__ static void __launch_bounds__(TILE *TILE) small_kernel(T *c, struct s
     if (row >= p.m || column >= p.n)
         return;
     const size_t at = (size_t)row * p.n + column;
-    convert(c[at], p.accumulate ? sum + to_f32(c[at]) : sum);
+    convert(c[at], p.accumulate ? sum + to_float(c[at]) : sum);
 }
 
 void matmul_small(struct stream *s, void *c, const void *a, const void *b, const struct matmul *p)

@@ -103,6 +103,16 @@ __device__ static inline unsigned ballot(unsigned mask, bool value)
 #endif
 }
 
+/* How many bits of x are 1. */
+__device__ static inline int count_bits(unsigned x)
+{
+#ifdef __CUDACC__
+    return __popc(x);
+#else
+    return __builtin_popcount(x);
+#endif
+}
+
 /* Sums and maxima over a whole warp, the same bits in every lane. */
 __device__ static inline float warp_sum(float x)
 {

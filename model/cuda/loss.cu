@@ -1,5 +1,5 @@
-/* Losses with their gradients, their sum, and fp32 rounded to bf16. */
-#include "model/cuda/vectors.cuh"
+/* Losses with their gradients, and their sum. */
+#include "model/cuda/pack.cuh"
 
 extern "C" {
 #include "data/batch.h"
@@ -24,11 +24,11 @@ struct row_cut {
     int begin, end;
 };
 
-__device__ static inline struct row_cut cut_row(int row, int n, bool vectors)
+__device__ static inline struct row_cut cut_row(int row, int n, int stride, bool vectors)
 {
     if (!vectors)
         return {n, n};
-    const int begin = (int)((VECTOR - (size_t)row * n % VECTOR) % VECTOR);
+    const int begin = (int)((VECTOR - (size_t)row * stride % VECTOR) % VECTOR);
     if (begin >= n)
         return {n, n};
     return {begin, begin + (n - begin) / VECTOR * VECTOR};
@@ -90,13 +90,13 @@ __device__ static inline void store_slope(bf16 *to, const float (&x)[width], int
  * twice; the second time backwards, so that it begins with what the second-level cache got last. */
 __global__ static void __launch_bounds__(ROW_THREADS)
     cross_entropy_rows(float *losses, bf16 *dlogits, const float *logits, const int *targets, int n,
-                       float scale, bool vectors)
+                       int stride, float scale, bool vectors)
 {
     SHARED(struct exp_sum, shared, [WARP]);
     const int target = targets[blockIdx.x], thread = threadIdx.x, n_threads = blockDim.x;
-    const float *x = logits + (size_t)blockIdx.x * n;
-    bf16 *d = dlogits + (dlogits ? (size_t)blockIdx.x * n : 0);
-    const struct row_cut cut = cut_row(blockIdx.x, n, vectors);
+    const float *x = logits + (size_t)blockIdx.x * stride;
+    bf16 *d = dlogits + (dlogits ? (size_t)blockIdx.x * stride : 0);
+    const struct row_cut cut = cut_row(blockIdx.x, n, stride, vectors);
     const int n_singles = n - (cut.end - cut.begin), n_vectors = (cut.end - cut.begin) / VECTOR;
     const bool ignored = target == TARGET_IGNORE;
     struct exp_sum e = {-FLT_MAX, 0};
@@ -130,17 +130,19 @@ __global__ static void __launch_bounds__(ROW_THREADS)
         load<1>(single, x + column);
         store_slope<1>(d + column, single, column, target, e.max, factor, scale);
     }
+    for (int column = n + thread; column < stride; column += n_threads)
+        d[column] = 0;
 }
 
 void cuda_cross_entropy(struct stream *s, float *losses, void *dlogits, float *logits,
-                        const int *targets, int n, int n_classes, float scale)
+                        const int *targets, int n, int n_classes, int stride, float scale)
 {
     if (n == 0)
         return;
     const int threads = WARP * divide_up(n_classes, VECTOR * WARP);
     const bool vectors = ((uintptr_t)dlogits | (uintptr_t)logits) % 16 == 0;
     LAUNCH(cross_entropy_rows, n, threads < ROW_THREADS ? threads : ROW_THREADS, 0, s, losses,
-           (bf16 *)dlogits, logits, targets, n_classes, scale, vectors);
+           (bf16 *)dlogits, logits, targets, n_classes, stride, scale, vectors);
 }
 
 /* Limit: the launch; a batch has few scores. */
@@ -187,26 +189,4 @@ void cuda_add_sum(struct stream *s, double *sum, const float *x, int n)
 {
     if (n > 0)
         LAUNCH(sum_all, 1, ROW_THREADS, 0, s, sum, x, n);
-}
-
-/* Limit: memory, 6 bytes an element. */
-__global__ static void round_to_bf16(bf16 *dst, const float *src, size_t n, bool vectors)
-{
-    const size_t first = ((size_t)blockIdx.x * blockDim.x + threadIdx.x) * VECTOR;
-    if (vectors && first + VECTOR <= n) {
-        float x[VECTOR];
-        load<VECTOR>(x, src + first);
-        store<VECTOR>(dst + first, x);
-        return;
-    }
-    for (size_t i = first; i < n && i < first + VECTOR; i++)
-        dst[i] = to_bf16(src[i]);
-}
-
-void cuda_from_f32(struct stream *s, void *dst, const float *src, size_t n)
-{
-    const bool vectors = ((uintptr_t)dst | (uintptr_t)src) % 16 == 0;
-    if (n > 0)
-        LAUNCH(round_to_bf16, divide_up(n, THREADS * VECTOR), THREADS, 0, s, (bf16 *)dst, src, n,
-               vectors);
 }

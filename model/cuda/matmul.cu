@@ -12,6 +12,7 @@
 
 extern "C" {
 #include "data/alloc.h"
+#include "data/log.h"
 }
 #include "model/cuda/cuda_ops.h"
 
@@ -143,6 +144,19 @@ static cublasLtMatmulPreference_t preferences(const struct plan_key *key)
     return preference;
 }
 
+/* What cuBLASLt does not take without an epilogue either is left to matmul_small, which may be a
+ * hundred times slower: worth a word. */
+static void refuse(struct plan *plan, cublasStatus_t status)
+{
+    const struct plan_key *key = &plan->key;
+    plan->works = false;
+    if (key->epilogue == CUBLASLT_EPILOGUE_DEFAULT)
+        log_warn("cuBLASLt refuses a product of m %d, n %d, k %d (%s): a slow kernel computes it",
+                 key->m, key->n, key->k,
+                 status == CUBLAS_STATUS_SUCCESS ? "no algorithm"
+                                                 : blas.lt.GetStatusString(status));
+}
+
 static struct plan *make_plan(const struct plan_key *key, const struct matmul *p)
 {
     struct plan *plan = (struct plan *)zf_calloc(1, sizeof *plan);
@@ -158,6 +172,8 @@ static struct plan *make_plan(const struct plan_key *key, const struct matmul *p
     if (plan->works) {
         plan->algo = result.algo;
         plan->workspace_bytes = result.workspaceSize;
+    } else {
+        refuse(plan, status);
     }
     check_lt(blas.lt.MatmulPreferenceDestroy(preference));
     call_close(&call);
@@ -211,13 +227,13 @@ static struct plan *find_plan(const struct plan_key *key, const struct matmul *p
     return *bucket = plan;
 }
 
-/* Whether cuBLASLt did it. A plan for rounded lengths may not suit the length itself; then there is
- * one of its own. */
+/* Whether cuBLASLt did it. A plan for rounded lengths may not suit the length itself, whatever
+ * status says so; then there is one of its own. */
 static bool try_product(struct stream *s, void *c, const void *a, const void *b,
                         const struct matmul *p, int epilogue, bool exact)
 {
     const struct plan_key key = key_of(p, c, a, b, epilogue, exact);
-    const struct plan *plan = find_plan(&key, p);
+    struct plan *plan = find_plan(&key, p);
     if (!plan->works)
         return false;
     const float alpha = 1, beta = p->accumulate ? 1 : 0;
@@ -228,10 +244,14 @@ static bool try_product(struct stream *s, void *c, const void *a, const void *b,
         blas.lt.Matmul(blas.handle, call.desc, &alpha, b, call.b, a, call.a, &beta, c, call.c, c,
                        call.c, &plan->algo, workspace, plan->workspace_bytes, s->cuda);
     call_close(&call);
-    if (status == CUBLAS_STATUS_NOT_SUPPORTED || status == CUBLAS_STATUS_INVALID_VALUE)
-        return !exact && try_product(s, c, a, b, p, epilogue, true);
-    check_lt(status);
-    return true;
+    if (status == CUBLAS_STATUS_SUCCESS)
+        return true;
+    if (!exact)
+        return try_product(s, c, a, b, p, epilogue, true);
+    if (status != CUBLAS_STATUS_NOT_SUPPORTED && status != CUBLAS_STATUS_INVALID_VALUE)
+        lt_check(status, "cublasLtMatmul", __LINE__);
+    refuse(plan, status);
+    return false;
 }
 
 static bool run_product(struct stream *s, void *c, const void *a, const void *b,

@@ -1,8 +1,6 @@
 /* AdamW on rows, and the norms of rows. */
+#include "model/cuda/batch.cuh"
 #include "model/cuda/cuda_ops.h"
-#include "model/cuda/pack.cuh"
-
-#include <assert.h>
 
 /* The rule, but for bias corrections, as the kernel takes it. */
 struct adamw_constants {
@@ -37,71 +35,80 @@ __device__ static inline void adamw_pack(pack<float, W> &master, pack<float, W> 
 
 #define ADAMW_BLOCK 256 /* at most; a block is as wide as a row, and has one of them */
 
-/* Limit: memory. For each element 16 bytes read (master, m, v, gradient) and 14 written (master, m,
- * v, param). Powers in double are two threads' work, once for a row. */
+/* One update of a row, by all threads of the block. */
 template <int W>
-__global__ static void __launch_bounds__(ADAMW_BLOCK)
-    adamw_kernel(bf16 *__restrict__ param, float *__restrict__ master, float *__restrict__ m,
-                 float *__restrict__ v, const float *__restrict__ gradient,
-                 const int *__restrict__ row, uint32_t *__restrict__ updates, int cols,
-                 adamw_constants rule, const float *__restrict__ gradient_scale)
+__device__ static inline void
+adamw_row(bf16 *__restrict__ param, float *__restrict__ master, float *__restrict__ m,
+          float *__restrict__ v, const float *__restrict__ gradient, int cols,
+          const adamw_constants &rule, float scale, float step, float unbias)
 {
-    SHARED(float, correction, [2]);
-    const int slot = blockIdx.x;
-    const float scale = *gradient_scale;
-    if (scale == 0 || row[slot] < 0)
-        return;
-    const size_t state = (size_t)slot * cols, at = (size_t)row[slot] * cols;
-    if (threadIdx.x < 2) {
-        const double beta = threadIdx.x == 0 ? rule.beta1 : rule.beta2;
-        correction[threadIdx.x] = (float)(1.0 - pow(beta, (double)(updates[slot] + 1)));
-    }
-    __syncthreads(); /* behind it the two have read the count */
-    if (threadIdx.x == 0)
-        updates[slot]++;
-    const float step = rule.lr / correction[0], unbias = 1 / sqrtf(correction[1]);
     for (int j = threadIdx.x * W; j < cols; j += blockDim.x * W) {
-        pack<float, W> own = load_pack<W>(master + state + j), m1 = load_pack<W>(m + state + j);
-        pack<float, W> v1 = load_pack<W>(v + state + j);
-        adamw_pack<W>(own, m1, v1, load_pack<W>(gradient + at + j), rule, scale, step, unbias);
-        store_pack(master + state + j, own);
-        store_pack(m + state + j, m1);
-        store_pack(v + state + j, v1);
+        pack<float, W> own = load_pack<W>(master + j), m1 = load_pack<W>(m + j);
+        pack<float, W> v1 = load_pack<W>(v + j);
+        adamw_pack<W>(own, m1, v1, load_pack<W>(gradient + j), rule, scale, step, unbias);
+        store_pack(master + j, own);
+        store_pack(m + j, m1);
+        store_pack(v + j, v1);
         pack<bf16, W> seen;
         for (int e = 0; e < W; e++)
             seen.v[e] = to_bf16(own.v[e]);
-        store_pack(param + at + j, seen);
+        store_pack(param + j, seen);
     }
 }
 
-/* Whole warps, enough for a row in packs of W. */
-template <int W> static int adamw_block(int cols)
+/* Limit: memory. For each element 16 bytes read (master, m, v, gradient) and 14 written (master, m,
+ * v, param). Powers in double are two threads' work, once for a row. */
+__global__ static void __launch_bounds__(ADAMW_BLOCK)
+    adamw_kernel(const matrix_rows *__restrict__ matrices, channel_update *__restrict__ updates,
+                 row_source source, adamw_constants rule, const float *__restrict__ gradient_scale)
 {
-    const int threads = divide_up(cols, WARP * W) * WARP;
-    return threads < ADAMW_BLOCK ? threads : ADAMW_BLOCK;
+    SHARED(float, correction, [2]);
+    const float scale = *gradient_scale;
+    if (scale == 0)
+        return;
+    const channel_update u = updates[blockIdx.x];
+    const matrix_rows &m = matrices[u.matrix];
+    if (threadIdx.x < 2) {
+        const double beta = threadIdx.x == 0 ? rule.beta1 : rule.beta2;
+        correction[threadIdx.x] = (float)(1.0 - pow(beta, (double)(u.updates + 1)));
+    }
+    __syncthreads(); /* behind it all have read the count */
+    if (threadIdx.x == 0)
+        updates[blockIdx.x].updates = u.updates + 1;
+    if (!m.decays) {
+        rule.l2 = 0;
+        rule.shrink = 1;
+    }
+    const float step = rule.lr / correction[0], unbias = 1 / sqrtf(correction[1]);
+    const int cols = m.cols;
+    const size_t at = (size_t)u.row * cols, state = (size_t)u.slot * cols;
+    const float *gradient = (source == ROWS_GRADIENT ? m.gradient : m.window) + at;
+    bf16 *param = (bf16 *)m.values + at;
+    float *master = m.master + state, *m1 = m.m + state, *v1 = m.v + state;
+    const bool wide = fits_pack<4>(param, 8, cols) && fits_pack<4>(master, 16, cols) &&
+                      fits_pack<4>(m1, 16, cols) && fits_pack<4>(v1, 16, cols) &&
+                      fits_pack<4>(gradient, 16, cols);
+    if (wide)
+        adamw_row<4>(param, master, m1, v1, gradient, cols, rule, scale, step, unbias);
+    else
+        adamw_row<1>(param, master, m1, v1, gradient, cols, rule, scale, step, unbias);
 }
 
-/* Parameters are bf16 here: they always have a master, and always get it rounded. */
-void cuda_adamw_rows(struct stream *s, void *param, float *master, float *m, float *v,
-                     const float *gradient, const int *row, uint32_t *updates, int n, int cols,
+/* Parameters are bf16 here: they always have a master, and always get it rounded. Blocks are whole
+ * warps, enough for the widest row in packs of 4. */
+void cuda_adamw_rows(struct stream *s, const struct matrix_batch *batch,
+                     struct channel_update *updates, int n, enum row_source source,
                      const struct adamw *rule, const float *gradient_scale, bool bf16_params)
 {
     (void)bf16_params;
-    if (n == 0 || cols == 0)
-        return;
-    assert(master);
-    const bool wide = cols % 4 == 0 && is_multiple(param, 8) && is_multiple(master, 16) &&
-                      is_multiple(m, 16) && is_multiple(v, 16) && is_multiple(gradient, 16);
-    if (wide)
-        LAUNCH((adamw_kernel<4>), n, adamw_block<4>(cols), 0, s, (bf16 *)param, master, m, v,
-               gradient, row, updates, cols, adamw_constants_of(rule), gradient_scale);
-    else
-        LAUNCH((adamw_kernel<1>), n, adamw_block<1>(cols), 0, s, (bf16 *)param, master, m, v,
-               gradient, row, updates, cols, adamw_constants_of(rule), gradient_scale);
+    const int wanted = divide_up(batch->widest, WARP * 4) * WARP;
+    const int block = wanted < ADAMW_BLOCK ? wanted : ADAMW_BLOCK;
+    if (n > 0)
+        LAUNCH(adamw_kernel, n, block, 0, s, batch->matrices, updates, source,
+               adamw_constants_of(rule), gradient_scale);
 }
 
-#define NORM_BLOCK    256
-#define NORM_LONG_ROW 4096 /* columns from which a row has a block, not a warp */
+#define NORM_BLOCK (NORM_ROWS * WARP)
 
 template <int W>
 __device__ static inline float sum_of_squares(const float *x, int cols, int thread, int threads)
@@ -115,59 +122,50 @@ __device__ static inline float sum_of_squares(const float *x, int cols, int thre
     return sum;
 }
 
-/* Limit: memory. Reads 4 bytes for each element. A row is summed by one warp, or by one block if it
- * is long, in an order that its length alone decides. */
-template <int W>
-__global__ static void __launch_bounds__(NORM_BLOCK)
-    row_norms_kernel(float *__restrict__ sums, const float *__restrict__ g, int rows, int cols)
+/* A thread's part, in the order of the width that the row allows. */
+__device__ static inline float part_of_squares(const float *x, int cols, int thread, int threads)
 {
-    const int warp = threadIdx.x / WARP, lane = threadIdx.x % WARP, warps = NORM_BLOCK / WARP;
-    for (int row = blockIdx.x * warps + warp; row < rows; row += gridDim.x * warps) {
-        float sum = warp_sum(sum_of_squares<W>(g + (size_t)row * cols, cols, lane, WARP));
-        if (lane == 0)
-            sums[row] = sum;
-    }
+    if (fits_pack<4>(x, 16, cols))
+        return sum_of_squares<4>(x, cols, thread, threads);
+    return sum_of_squares<1>(x, cols, thread, threads);
 }
 
-template <int W>
-__global__ static void __launch_bounds__(NORM_BLOCK)
-    long_row_norms_kernel(float *__restrict__ sums, const float *__restrict__ g, int rows, int cols)
+/* Limit: memory. Reads 4 bytes for each element. A row is summed by one warp, or by one block if it
+ * is long, in an order that its length alone decides. */
+__global__ static void __launch_bounds__(NORM_BLOCK) row_norms_kernel(matrix_batch batch)
 {
-    SHARED(float, part, [NORM_BLOCK / WARP]);
-    for (int row = blockIdx.x; row < rows; row += gridDim.x) {
-        float sum =
-            warp_sum(sum_of_squares<W>(g + (size_t)row * cols, cols, threadIdx.x, NORM_BLOCK));
-        if (threadIdx.x % WARP == 0)
-            part[threadIdx.x / WARP] = sum;
+    SHARED(float, part, [NORM_ROWS]);
+    const int warp = threadIdx.x / WARP, lane = threadIdx.x % WARP;
+    for (int task = blockIdx.x; task < batch.n_norm_tasks; task += gridDim.x) {
+        const int number = batch.first_norm_task + task;
+        const matrix_rows &m = *matrix_of<&matrix_rows::first_norm_task>(batch, number);
+        const bool is_long = m.cols >= NORM_LONG_ROW;
+        const int at = number - m.first_norm_task, row = is_long ? at : at * NORM_ROWS + warp;
+        if (row < m.n_rows) {
+            const float *x = m.gradient + (size_t)row * m.cols;
+            const float sum = warp_sum(is_long ? part_of_squares(x, m.cols, threadIdx.x, NORM_BLOCK)
+                                               : part_of_squares(x, m.cols, lane, WARP));
+            if (lane == 0 && is_long)
+                part[warp] = sum;
+            else if (lane == 0)
+                m.norms[row] = sum;
+        }
+        if (!is_long)
+            continue;
         __syncthreads();
         if (threadIdx.x == 0) {
-            for (int i = 1; i < NORM_BLOCK / WARP; i++)
+            float sum = part[0];
+            for (int i = 1; i < NORM_ROWS; i++)
                 sum += part[i];
-            sums[row] = sum;
+            m.norms[row] = sum;
         }
         __syncthreads();
     }
 }
 
-template <int W>
-static void row_norms(struct stream *s, float *sums, const float *g, int rows, int cols)
+void cuda_row_norms_squared(struct stream *s, const struct matrix_batch *batch)
 {
-    const int most = 8 * cuda_multiprocessors();
-    const bool is_long = cols >= NORM_LONG_ROW;
-    const int wanted = is_long ? rows : divide_up(rows, NORM_BLOCK / WARP);
-    const int blocks = wanted < most ? wanted : most;
-    if (is_long)
-        LAUNCH((long_row_norms_kernel<W>), blocks, NORM_BLOCK, 0, s, sums, g, rows, cols);
-    else
-        LAUNCH((row_norms_kernel<W>), blocks, NORM_BLOCK, 0, s, sums, g, rows, cols);
-}
-
-void cuda_row_norms_squared(struct stream *s, float *sums, const float *g, int rows, int cols)
-{
-    if (rows == 0)
-        return;
-    if (cols % 4 == 0 && is_multiple(g, 16))
-        row_norms<4>(s, sums, g, rows, cols);
-    else
-        row_norms<1>(s, sums, g, rows, cols);
+    const int most = 8 * cuda_multiprocessors(), wanted = batch->n_norm_tasks;
+    if (wanted > 0)
+        LAUNCH(row_norms_kernel, wanted < most ? wanted : most, NORM_BLOCK, 0, s, *batch);
 }

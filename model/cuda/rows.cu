@@ -1,111 +1,71 @@
-/* The engine's operators on rows of a matrix: rows that gather gradients, leave for the host,
+/* The engine's operators on rows of matrices: rows that gather gradients, leave for the host,
  * arrive from it, or are copied.
  *
- * A row is cut into pieces, and warps take pieces in turn: a lane has BATCH packs of a piece in
- * flight at once. Rows outside the set cost a look at their group, which is arithmetic, and at most
- * one byte of memory. */
+ * Warps take pieces of rows in turn, and a lane has several packs of a piece in flight at once.
+ * Rows outside the set cost a look at their group, which is arithmetic, and at most one byte of
+ * memory. Whether a row allows wide packs is its matrix's affair: one launch has matrices of both
+ * kinds. */
+#include "model/cuda/batch.cuh"
 #include "model/cuda/cuda_ops.h"
-#include "model/cuda/pack.cuh"
 
 #define BLOCK 256
-#define BATCH 4
 
 /* The grid of operators that run on side streams, beside the model's kernels. A link of 64 GB/s
  * with a latency of 2 us needs 128 KB in flight; one pack of 16 bytes in each of these threads is
  * that much, and most multiprocessors are left alone. */
 #define SIDE_BLOCKS 32
 
-/* So many elements are a piece, in packs of W. */
-template <int W> constexpr int PIECE = BATCH *WARP *W;
-
-/* Which piece a warp works on: columns from `first` of a row. Pieces are numbered row by row. */
-struct place_in_rows {
-    int row, first;
-};
-
-template <int W> __device__ static inline int pieces_of(int cols)
-{
-    return (cols + PIECE<W> - 1) / PIECE<W>;
-}
-
-template <int W> __device__ static inline place_in_rows piece_at(unsigned piece, unsigned per_row)
-{
-    const unsigned row = piece / per_row;
-    return {(int)row, (int)(piece - row * per_row) * PIECE<W>};
-}
-
-__device__ static inline unsigned first_piece(void)
-{
-    return (blockIdx.x * blockDim.x + threadIdx.x) / WARP;
-}
-
-__device__ static inline unsigned piece_stride(void)
-{
-    return gridDim.x * blockDim.x / WARP;
-}
+/* Packs of W that a lane has in flight: all of its part of a piece, but no more than 4. */
+template <int W> constexpr int BATCH = ROW_PIECE / (WARP * W) < 4 ? ROW_PIECE / (WARP * W) : 4;
 
 /* A channel_set as kernels take it. It has no padding, so that every byte of it is defined. */
 struct row_set {
-    const unsigned char *place;
     uint64_t groups;
-    int n_rows, shift, n_groups, with_leaving;
+    int n_groups, with_leaving;
 };
 
 static row_set kernel_set(const struct channel_set *set)
 {
-    return {set->place, set->groups, set->n_rows, set->shift, set->n_groups, set->with_leaving};
+    return {set->groups, set->n_groups, set->with_leaving};
 }
 
-__device__ static inline int group_of(const row_set &set, int row)
+__device__ static inline int group_of(const row_set &set, const matrix_rows &m, int row)
 {
-    return (int)((unsigned)(row + set.shift) % (unsigned)set.n_groups);
+    return (int)((unsigned)(row + m.shift) % (unsigned)set.n_groups);
 }
 
-__device__ static inline bool in_set(const row_set &set, int row, int group)
+__device__ static inline bool in_set(const row_set &set, const matrix_rows &m, int row, int group)
 {
     if (!(set.groups >> group & 1))
         return false;
-    const unsigned char place = set.place[row];
+    const unsigned char place = m.place[row];
     return place == CHANNEL_DEFERRED || (place == CHANNEL_LEAVING && set.with_leaving);
 }
 
-/* Blocks for so many rows, as many as `most`. */
-template <int W> static int blocks_for(int n_rows, int cols, int most)
+/* Blocks whose warps take so many pieces, as many as `most`. */
+static int blocks_for(int n_pieces, int most)
 {
-    const int blocks = divide_up((size_t)n_rows * divide_up(cols, PIECE<W>), BLOCK / WARP);
+    const int blocks = divide_up(n_pieces, BLOCK / WARP);
     return blocks < most ? blocks : most;
 }
 
-/* Limit: memory. Reads 8 bytes for each element of the set's rows, 4 where the window is fresh, and
- * writes 4. */
+/* sum = (keeps ? sum : 0) + factor x, columns [first, last) */
 template <int W>
-__global__ static void __launch_bounds__(BLOCK)
-    accumulate_kernel(float *__restrict__ window, const float *__restrict__ gradient, row_set set,
-                      uint64_t fresh, int cols, const float *__restrict__ scale)
+__device__ static inline void accumulate_piece(float *__restrict__ sum, const float *__restrict__ x,
+                                               int first, int last, bool keeps, float factor)
 {
-    const float factor = *scale;
-    if (factor == 0)
-        return;
-    const unsigned per_row = pieces_of<W>(cols), n_pieces = set.n_rows * per_row;
-    for (unsigned piece = first_piece(); piece < n_pieces; piece += piece_stride()) {
-        const place_in_rows at = piece_at<W>(piece, per_row);
-        const int group = group_of(set, at.row);
-        if (!in_set(set, at.row, group))
-            continue;
-        const bool keeps = !(fresh >> group & 1);
-        float *sum = window + (size_t)at.row * cols;
-        const float *x = gradient + (size_t)at.row * cols;
-        pack<float, W> a[BATCH] = {}, b[BATCH];
-        for (int i = 0; i < BATCH; i++) {
-            const int j = at.first + (i * WARP + threadIdx.x % WARP) * W;
-            if (j < cols && keeps)
+    for (first += threadIdx.x % WARP * W; first < last; first += BATCH<W> * WARP * W) {
+        pack<float, W> a[BATCH<W>] = {}, b[BATCH<W>];
+        for (int i = 0; i < BATCH<W>; i++) {
+            const int j = first + i * WARP * W;
+            if (j < last && keeps)
                 a[i] = load_pack<W>(sum + j);
-            if (j < cols)
+            if (j < last)
                 b[i] = load_pack<W>(x + j);
         }
-        for (int i = 0; i < BATCH; i++) {
-            const int j = at.first + (i * WARP + threadIdx.x % WARP) * W;
-            if (j >= cols)
+        for (int i = 0; i < BATCH<W>; i++) {
+            const int j = first + i * WARP * W;
+            if (j >= last)
                 continue;
             for (int e = 0; e < W; e++)
                 a[i].v[e] += factor * b[i].v[e];
@@ -114,43 +74,56 @@ __global__ static void __launch_bounds__(BLOCK)
     }
 }
 
-void cuda_accumulate_rows(struct stream *s, float *window, const float *gradient,
-                          const struct channel_set *set, uint64_t fresh, int cols,
-                          const float *scale)
+/* Limit: memory. Reads 8 bytes for each element of the set's rows, 4 where the window is fresh, and
+ * writes 4. */
+__global__ static void __launch_bounds__(BLOCK)
+    accumulate_kernel(matrix_batch batch, row_set set, uint64_t fresh,
+                      const float *__restrict__ scale)
 {
-    const int most = 8 * cuda_multiprocessors();
-    if (set->n_rows == 0 || cols == 0 || set->groups == 0)
+    const float factor = *scale;
+    if (factor == 0)
         return;
-    if (cols % 4 == 0 && is_multiple(window, 16) && is_multiple(gradient, 16))
-        LAUNCH((accumulate_kernel<4>), blocks_for<4>(set->n_rows, cols, most), BLOCK, 0, s, window,
-               gradient, kernel_set(set), fresh, cols, scale);
-    else
-        LAUNCH((accumulate_kernel<1>), blocks_for<1>(set->n_rows, cols, most), BLOCK, 0, s, window,
-               gradient, kernel_set(set), fresh, cols, scale);
+    piece_walk walk = {};
+    for (int piece = first_piece(); piece < batch.n_pieces; piece += piece_stride()) {
+        const row_piece at = piece_at(batch, piece, walk);
+        const matrix_rows &m = *at.matrix;
+        const int group = group_of(set, m, at.row);
+        if (!in_set(set, m, at.row, group))
+            continue;
+        const bool keeps = !(fresh >> group & 1);
+        float *sum = m.window + (size_t)at.row * m.cols;
+        const float *x = m.gradient + (size_t)at.row * m.cols;
+        if (fits_pack<4>(sum, 16, m.cols) && fits_pack<4>(x, 16, m.cols))
+            accumulate_piece<4>(sum, x, at.first, at.last, keeps, factor);
+        else
+            accumulate_piece<1>(sum, x, at.first, at.last, keeps, factor);
+    }
 }
 
-/* dst = src for the rows of the set, divided on the way where `divides`. Limit: the link.
- * Reads and writes each element of the set's rows once. */
-template <typename To, typename From, int W, bool divides>
-__global__ static void __launch_bounds__(BLOCK)
-    transfer_kernel(To *__restrict__ dst, const From *__restrict__ src, row_set set, int cols,
-                    float divisor)
+void cuda_accumulate_rows(struct stream *s, const struct matrix_batch *batch,
+                          const struct channel_set *set, uint64_t fresh, const float *scale)
 {
-    const unsigned per_row = pieces_of<W>(cols), n_pieces = set.n_rows * per_row;
-    for (unsigned piece = first_piece(); piece < n_pieces; piece += piece_stride()) {
-        const place_in_rows at = piece_at<W>(piece, per_row);
-        if (!in_set(set, at.row, group_of(set, at.row)))
-            continue;
-        const size_t row = (size_t)at.row * cols;
-        pack<From, W> x[BATCH];
-        for (int i = 0; i < BATCH; i++) {
-            const int j = at.first + (i * WARP + threadIdx.x % WARP) * W;
-            if (j < cols)
-                x[i] = load_pack<W>(src + row + j);
+    if (batch->n_pieces == 0 || set->groups == 0)
+        return;
+    LAUNCH(accumulate_kernel, blocks_for(batch->n_pieces, 8 * cuda_multiprocessors()), BLOCK, 0, s,
+           *batch, kernel_set(set), fresh, scale);
+}
+
+/* dst = src, divided on the way where `divides`; columns [first, last) */
+template <int W, bool divides, typename To, typename From>
+__device__ static inline void transfer_piece(To *__restrict__ dst, const From *__restrict__ src,
+                                             int first, int last, float divisor)
+{
+    for (first += threadIdx.x % WARP * W; first < last; first += BATCH<W> * WARP * W) {
+        pack<From, W> x[BATCH<W>];
+        for (int i = 0; i < BATCH<W>; i++) {
+            const int j = first + i * WARP * W;
+            if (j < last)
+                x[i] = load_pack<W>(src + j);
         }
-        for (int i = 0; i < BATCH; i++) {
-            const int j = at.first + (i * WARP + threadIdx.x % WARP) * W;
-            if (j >= cols)
+        for (int i = 0; i < BATCH<W>; i++) {
+            const int j = first + i * WARP * W;
+            if (j >= last)
                 continue;
             pack<To, W> y;
             for (int e = 0; e < W; e++) {
@@ -159,44 +132,69 @@ __global__ static void __launch_bounds__(BLOCK)
                 else
                     convert(y.v[e], x[i].v[e]);
             }
-            store_pack(dst + row + j, y);
+            store_pack(dst + j, y);
         }
     }
 }
 
-/* The wider pack is one of W elements: 16 bytes of the narrower type. */
-template <typename To, typename From, int W, bool divides>
-static void transfer(struct stream *s, To *dst, const From *src, const struct channel_set *set,
-                     int cols, float divisor)
+/* Where rows of a matrix go and come from. */
+enum direction { WINDOWS_LEAVE, GRADIENTS_LEAVE, VALUES_ARRIVE };
+
+/* To and From are the types at either end; the wider pack is one of W elements: 16 bytes of the
+ * narrower type. Limit: the link. Reads and writes each element of the set's rows once. */
+template <typename To, typename From, int W, direction way>
+__global__ static void __launch_bounds__(BLOCK)
+    transfer_kernel(matrix_batch batch, row_set set, float divisor)
 {
-    if (set->n_rows == 0 || cols == 0 || set->groups == 0)
-        return;
-    if (cols % W == 0 && is_multiple(dst, 16) && is_multiple(src, 16))
-        LAUNCH((transfer_kernel<To, From, W, divides>),
-               blocks_for<W>(set->n_rows, cols, SIDE_BLOCKS), BLOCK, 0, s, dst, src,
-               kernel_set(set), cols, divisor);
-    else
-        LAUNCH((transfer_kernel<To, From, 1, divides>),
-               blocks_for<1>(set->n_rows, cols, SIDE_BLOCKS), BLOCK, 0, s, dst, src,
-               kernel_set(set), cols, divisor);
+    constexpr bool arrives = way == VALUES_ARRIVE;
+    piece_walk walk = {};
+    for (int piece = first_piece(); piece < batch.n_pieces; piece += piece_stride()) {
+        const row_piece at = piece_at(batch, piece, walk);
+        const matrix_rows &m = *at.matrix;
+        if (!in_set(set, m, at.row, group_of(set, m, at.row)))
+            continue;
+        const size_t row = (size_t)at.row * m.cols;
+        To *dst = (To *)(arrives ? m.values : way == WINDOWS_LEAVE ? m.exchange : m.staged) + row;
+        const From *src = (const From *)(arrives                ? m.exchange
+                                         : way == WINDOWS_LEAVE ? m.window
+                                                                : m.gradient) +
+                          row;
+        if (fits_pack<W>(dst, 16, m.cols) && fits_pack<W>(src, 16, m.cols))
+            transfer_piece<W, !arrives>(dst, src, at.first, at.last, divisor);
+        else
+            transfer_piece<1, !arrives>(dst, src, at.first, at.last, divisor);
+    }
 }
 
-void cuda_send_rows(struct stream *s, void *dst, enum dtype dtype, const float *src,
-                    const struct channel_set *set, int cols, float divisor)
+template <typename To, typename From, int W, direction way>
+static void transfer(struct stream *s, const struct matrix_batch *batch,
+                     const struct channel_set *set, float divisor)
 {
-    if (dtype == DTYPE_F32)
-        transfer<float, float, 4, true>(s, (float *)dst, src, set, cols, divisor);
-    else
-        transfer<bf16, float, 8, true>(s, (bf16 *)dst, src, set, cols, divisor);
+    if (batch->n_pieces > 0 && set->groups != 0)
+        LAUNCH((transfer_kernel<To, From, W, way>), blocks_for(batch->n_pieces, SIDE_BLOCKS), BLOCK,
+               0, s, *batch, kernel_set(set), divisor);
 }
 
-void cuda_receive_rows(struct stream *s, void *param, const void *src, enum dtype dtype,
-                       const struct channel_set *set, int cols)
+void cuda_send_rows(struct stream *s, const struct matrix_batch *batch, enum row_source source,
+                    enum dtype dtype, const struct channel_set *set, float divisor)
+{
+    if (source == ROWS_WINDOW && dtype == DTYPE_F32)
+        transfer<float, float, 4, WINDOWS_LEAVE>(s, batch, set, divisor);
+    else if (source == ROWS_WINDOW)
+        transfer<bf16, float, 8, WINDOWS_LEAVE>(s, batch, set, divisor);
+    else if (dtype == DTYPE_F32)
+        transfer<float, float, 4, GRADIENTS_LEAVE>(s, batch, set, divisor);
+    else
+        transfer<bf16, float, 8, GRADIENTS_LEAVE>(s, batch, set, divisor);
+}
+
+void cuda_receive_rows(struct stream *s, const struct matrix_batch *batch, enum dtype dtype,
+                       const struct channel_set *set)
 {
     if (dtype == DTYPE_F32)
-        transfer<bf16, float, 8, false>(s, (bf16 *)param, (const float *)src, set, cols, 1);
+        transfer<bf16, float, 8, VALUES_ARRIVE>(s, batch, set, 1);
     else
-        transfer<bf16, bf16, 8, false>(s, (bf16 *)param, (const bf16 *)src, set, cols, 1);
+        transfer<bf16, bf16, 8, VALUES_ARRIVE>(s, batch, set, 1);
 }
 
 /* Limit: memory, or the link. Reads and writes each byte once. W halves of a word are a pack,
@@ -206,22 +204,13 @@ __global__ static void __launch_bounds__(BLOCK)
     copy_kernel(uint16_t *__restrict__ dst, const int *__restrict__ dst_row,
                 const uint16_t *__restrict__ src, const int *__restrict__ src_row, int n, int cols)
 {
-    const unsigned per_row = pieces_of<W>(cols), n_pieces = n * per_row;
-    for (unsigned piece = first_piece(); piece < n_pieces; piece += piece_stride()) {
-        const place_in_rows at = piece_at<W>(piece, per_row);
-        const uint16_t *from = src + (size_t)(src_row ? src_row[at.row] : at.row) * cols;
-        uint16_t *to = dst + (size_t)(dst_row ? dst_row[at.row] : at.row) * cols;
-        pack<uint16_t, W> x[BATCH];
-        for (int i = 0; i < BATCH; i++) {
-            const int j = at.first + (i * WARP + threadIdx.x % WARP) * W;
-            if (j < cols)
-                x[i] = load_pack<W>(from + j);
-        }
-        for (int i = 0; i < BATCH; i++) {
-            const int j = at.first + (i * WARP + threadIdx.x % WARP) * W;
-            if (j < cols)
-                store_pack(to + j, x[i]);
-        }
+    const int per_row = (cols + ROW_PIECE - 1) / ROW_PIECE, n_pieces = n * per_row;
+    for (int piece = first_piece(); piece < n_pieces; piece += piece_stride()) {
+        const int row = piece / per_row, first = (piece - row * per_row) * ROW_PIECE;
+        const uint16_t *from = src + (size_t)(src_row ? src_row[row] : row) * cols;
+        uint16_t *to = dst + (size_t)(dst_row ? dst_row[row] : row) * cols;
+        transfer_piece<W, false>(to, from, first,
+                                 first + ROW_PIECE < cols ? first + ROW_PIECE : cols, 1);
     }
 }
 
@@ -229,8 +218,8 @@ template <int W>
 static void copy_rows(struct stream *s, void *dst, const int *dst_row, const void *src,
                       const int *src_row, int n, int cols)
 {
-    LAUNCH((copy_kernel<W>), blocks_for<W>(n, cols, SIDE_BLOCKS), BLOCK, 0, s, (uint16_t *)dst,
-           dst_row, (const uint16_t *)src, src_row, n, cols);
+    LAUNCH((copy_kernel<W>), blocks_for(n * divide_up(cols, ROW_PIECE), SIDE_BLOCKS), BLOCK, 0, s,
+           (uint16_t *)dst, dst_row, (const uint16_t *)src, src_row, n, cols);
 }
 
 void cuda_copy_rows(struct stream *s, void *dst, const int *dst_row, const void *src,

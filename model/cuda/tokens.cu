@@ -1,6 +1,6 @@
 /* Each sequence's last row, taken out and put back. Limit: memory; gather 4 n_seqs C bytes, scatter
  * 2 n C written besides. */
-#include "model/cuda/vectors.cuh"
+#include "model/cuda/pack.cuh"
 
 extern "C" {
 #include "model/cuda/cuda_ops.h"

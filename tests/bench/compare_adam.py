@@ -19,13 +19,12 @@ exchange; "fp32" is the same number of bytes.
 """
 
 import argparse
-import json
 import os
 import statistics
-import subprocess
 import sys
-import tempfile
 import time
+
+import peers
 
 VERSIONS = {"torch": "2.11.0", "deepspeed": "0.19.8"}
 OURS = {"ours, bf16 exchange": "adam_bf16", "ours, fp32 exchange": "adam_f32",
@@ -80,14 +79,9 @@ def time_step(step):
 
 def run_ours(arguments, cores):
     """Three updates of each kind, on all cores that this process was started with."""
-    with tempfile.NamedTemporaryFile() as out:
-        subprocess.run(
-            [arguments.zf_bench, "adam", "--parameters", str(arguments.parameters), "--threads",
-             str(arguments.threads), "--repeats", "3", "--json", out.name],
-            check=True, stdout=subprocess.DEVNULL,
-            preexec_fn=lambda: os.sched_setaffinity(0, cores))
-        with open(out.name) as file:
-            return json.load(file)["by_threads"][0]
+    result, _ = peers.run_ours(arguments.zf_bench, "adam", "--parameters", arguments.parameters, "--threads",
+                               arguments.threads, "--repeats", 3, cores=cores)
+    return result["by_threads"][0]
 
 
 def main():

@@ -43,12 +43,14 @@ def count_threads():
     return int(os.environ.get("OMP_NUM_THREADS") or len(os.sched_getaffinity(0)))
 
 
-def run_ours(zf_bench, name, *options):
-    """What `zf-bench NAME OPTIONS --json` writes, and the seconds that the program took."""
+def run_ours(zf_bench, name, *options, cores=None):
+    """What `zf-bench NAME OPTIONS --json` writes, and the seconds that the program took. It runs on these
+    cores, or on this process's."""
     with tempfile.NamedTemporaryFile(suffix=".json") as out:
         begin = time.perf_counter()
         done = subprocess.run([zf_bench, name, *map(str, options), "--json", out.name],
-                              capture_output=True, text=True)
+                              capture_output=True, text=True,
+                              preexec_fn=cores and (lambda: os.sched_setaffinity(0, cores)))
         seconds = time.perf_counter() - begin
         if done.returncode != 0:
             sys.exit(f"{zf_bench} {name} {' '.join(map(str, options))}: {done.stderr.strip()}")
@@ -122,35 +124,29 @@ def synchronise(torch, device):
         torch.cuda.synchronize()
 
 
+def time_runs(torch, device, run, count):
+    """Seconds of one run(), of so many between two waits."""
+    synchronise(torch, device)
+    begin = time.perf_counter()
+    for _ in range(count):
+        run()
+    synchronise(torch, device)
+    return (time.perf_counter() - begin) / count
+
+
 def time_steps(torch, device, step, warm_up, steps, between_waits=5):
     """Seconds of a step, a value for each few steps: the host may run ahead of the device in between, as
     it does in training."""
     for _ in range(warm_up):
         step()
-    seconds = []
-    for first in range(0, steps, between_waits):
-        count = min(between_waits, steps - first)
-        synchronise(torch, device)
-        begin = time.perf_counter()
-        for _ in range(count):
-            step()
-        synchronise(torch, device)
-        seconds.append((time.perf_counter() - begin) / count)
-    return seconds
+    return [time_runs(torch, device, step, min(between_waits, steps - first))
+            for first in range(0, steps, between_waits)]
 
 
 def median_of_runs(torch, device, run, rounds=7, per_round=20):
     """Median seconds of one run(), many between two waits."""
     run()
-    rates = []
-    for _ in range(rounds):
-        synchronise(torch, device)
-        begin = time.perf_counter()
-        for _ in range(per_round):
-            run()
-        synchronise(torch, device)
-        rates.append((time.perf_counter() - begin) / per_round)
-    return statistics.median(rates)
+    return statistics.median(time_runs(torch, device, run, per_round) for _ in range(rounds))
 
 
 def print_table(heading, rows):

@@ -24,7 +24,6 @@ struct cublasLtMatmulDescOpaque {
     int32_t epilogue;
     void *bias, *aux;
     int64_t aux_ld;
-    int32_t bias_type, aux_type; /* -1: as D's */
 };
 
 struct cublasLtMatrixLayoutOpaque {
@@ -55,23 +54,11 @@ struct product {
     size_t workspace_bytes;
 };
 
-const char *cublasLtGetStatusName(cublasStatus_t status)
-{
-    switch (status) {
-    case CUBLAS_STATUS_SUCCESS:
-        return "CUBLAS_STATUS_SUCCESS";
-    case CUBLAS_STATUS_INVALID_VALUE:
-        return "CUBLAS_STATUS_INVALID_VALUE";
-    case CUBLAS_STATUS_NOT_SUPPORTED:
-        return "CUBLAS_STATUS_NOT_SUPPORTED";
-    default:
-        return "a status of cuBLASLt that the emulator does not use";
-    }
-}
-
 const char *cublasLtGetStatusString(cublasStatus_t status)
 {
-    return cublasLtGetStatusName(status);
+    return status == CUBLAS_STATUS_INVALID_VALUE   ? "CUBLAS_STATUS_INVALID_VALUE"
+           : status == CUBLAS_STATUS_NOT_SUPPORTED ? "CUBLAS_STATUS_NOT_SUPPORTED"
+                                                   : "CUBLAS_STATUS_SUCCESS";
 }
 
 cublasStatus_t cublasLtCreate(cublasLtHandle_t *handle)
@@ -93,7 +80,6 @@ cublasStatus_t cublasLtMatmulDescCreate(cublasLtMatmulDesc_t *desc, cublasComput
         return CUBLAS_STATUS_NOT_SUPPORTED;
     *desc = new cublasLtMatmulDescOpaque();
     (*desc)->epilogue = CUBLASLT_EPILOGUE_DEFAULT;
-    (*desc)->bias_type = (*desc)->aux_type = -1;
     return CUBLAS_STATUS_SUCCESS;
 }
 
@@ -129,10 +115,6 @@ cublasStatus_t cublasLtMatmulDescSetAttribute(cublasLtMatmulDesc_t desc,
         return set(&desc->aux, value, bytes);
     case CUBLASLT_MATMUL_DESC_EPILOGUE_AUX_LD:
         return set(&desc->aux_ld, value, bytes);
-    case CUBLASLT_MATMUL_DESC_EPILOGUE_AUX_DATA_TYPE:
-        return set(&desc->aux_type, value, bytes);
-    case CUBLASLT_MATMUL_DESC_BIAS_DATA_TYPE:
-        return set(&desc->bias_type, value, bytes);
     }
     return CUBLAS_STATUS_INVALID_VALUE;
 }
@@ -148,23 +130,6 @@ cublasStatus_t cublasLtMatrixLayoutDestroy(cublasLtMatrixLayout_t layout)
 {
     delete layout;
     return CUBLAS_STATUS_SUCCESS;
-}
-
-cublasStatus_t cublasLtMatrixLayoutSetAttribute(cublasLtMatrixLayout_t layout,
-                                                cublasLtMatrixLayoutAttribute_t attribute,
-                                                const void *value, size_t bytes)
-{
-    switch (attribute) {
-    case CUBLASLT_MATRIX_LAYOUT_TYPE:
-        return set(&layout->type, value, bytes);
-    case CUBLASLT_MATRIX_LAYOUT_ROWS:
-        return set(&layout->rows, value, bytes);
-    case CUBLASLT_MATRIX_LAYOUT_COLS:
-        return set(&layout->cols, value, bytes);
-    case CUBLASLT_MATRIX_LAYOUT_LD:
-        return set(&layout->ld, value, bytes);
-    }
-    return CUBLAS_STATUS_INVALID_VALUE;
 }
 
 cublasStatus_t cublasLtMatmulPreferenceCreate(cublasLtMatmulPreference_t *preference)
@@ -222,9 +187,6 @@ static cublasStatus_t check(const product *p)
         return CUBLAS_STATUS_NOT_SUPPORTED;
     if ((desc->epilogue & 128) && (desc->aux_ld % 8 || desc->aux_ld < (int64_t)d->rows))
         return CUBLAS_STATUS_INVALID_VALUE;
-    if ((desc->epilogue & (64 | 256 | 512)) && d->type != CUDA_R_16BF && a->type == CUDA_R_16BF &&
-        desc->bias_type == -1 && desc->aux_type == -1)
-        return CUBLAS_STATUS_NOT_SUPPORTED; /* gradients of biases come in D's type, bf16 */
     return CUBLAS_STATUS_SUCCESS;
 }
 
@@ -299,24 +261,9 @@ static float gelu_slope(float x)
     return 0.5f * (1 + t) + 0.5f * x * (1 - t * t) * 0.7978845608f * (1 + 3 * 0.044715f * x * x);
 }
 
-/* Sums over k of op(A)'s rows or op(B)'s columns. */
-static void store_bias_gradient(const product &p, const std::vector<float> &x, size_t n, size_t k,
-                                bool k_is_inner, int32_t type)
-{
-    for (size_t i = 0; i < n; i++) {
-        float sum = 0;
-        for (size_t l = 0; l < k; l++)
-            sum += k_is_inner ? x[i * k + l] : x[l * n + i];
-        store(p.desc.bias, type, i, sum);
-    }
-}
-
 static void apply_epilogue(const product &p, std::vector<float> &d, size_t m, size_t n)
 {
     const int e = p.desc.epilogue, d_type = p.d_layout.type;
-    const int bias_type = p.desc.bias_type == -1 ? d_type : p.desc.bias_type;
-    const int aux_type = p.desc.aux_type == -1 ? d_type : p.desc.aux_type;
-    std::vector<float> row_sums(m);
     for (size_t j = 0; j < n; j++)
         for (size_t i = 0; i < m; i++) {
             float x = d[j * m + i];
@@ -324,21 +271,15 @@ static void apply_epilogue(const product &p, std::vector<float> &d, size_t m, si
             if (p.beta != 0)
                 x += p.beta * load(p.c, p.c_layout.type, j * (size_t)p.c_layout.ld + i);
             if (e & CUBLASLT_EPILOGUE_BIAS)
-                x += load(p.desc.bias, bias_type, i);
+                x += load(p.desc.bias, d_type, i);
             if ((e & CUBLASLT_EPILOGUE_GELU_AUX) == CUBLASLT_EPILOGUE_GELU_AUX)
-                store(p.desc.aux, aux_type, aux_at, x);
+                store(p.desc.aux, d_type, aux_at, x);
             if (e & CUBLASLT_EPILOGUE_GELU)
                 x = gelu(x);
-            if (e & CUBLASLT_EPILOGUE_RELU)
-                x = fmaxf(x, 0);
             if (e & 64)
-                x *= gelu_slope(load(p.desc.aux, aux_type, aux_at));
-            row_sums[i] += x;
+                x *= gelu_slope(load(p.desc.aux, d_type, aux_at));
             store(p.d, d_type, j * (size_t)p.d_layout.ld + i, x);
         }
-    if (e & 16)
-        for (size_t i = 0; i < m; i++)
-            store(p.desc.bias, bias_type, i, row_sums[i]);
 }
 
 static void run(const product &p)
@@ -353,11 +294,6 @@ static void run(const product &p)
     cblas_sgemm(CblasColMajor, trans_a ? CblasTrans : CblasNoTrans,
                 trans_b ? CblasTrans : CblasNoTrans, (int)m, (int)n, (int)k, p.alpha, a.data(),
                 (int)p.a_layout.rows, b.data(), (int)p.b_layout.rows, 0, d.data(), (int)m);
-    int bias_type = p.desc.bias_type == -1 ? p.d_layout.type : p.desc.bias_type;
-    if (p.desc.epilogue == CUBLASLT_EPILOGUE_BGRADA)
-        store_bias_gradient(p, a, m, k, trans_a, bias_type);
-    if (p.desc.epilogue == CUBLASLT_EPILOGUE_BGRADB)
-        store_bias_gradient(p, b, n, k, !trans_b, bias_type);
     apply_epilogue(p, d, m, n);
 }
 
@@ -385,15 +321,11 @@ static void check_operands(const product &p, const promise &promised)
     if (p.desc.epilogue & 128) {
         cublasLtMatrixLayoutOpaque aux = p.d_layout;
         aux.ld = p.desc.aux_ld;
-        if (p.desc.aux_type != -1)
-            aux.type = p.desc.aux_type;
         check_matrix("cublasLtMatmul's auxiliary matrix", p.desc.aux, aux, 16);
     }
-    if (p.desc.epilogue & (CUBLASLT_EPILOGUE_BIAS | 16 | 256 | 512)) {
-        bool columns = p.desc.epilogue == CUBLASLT_EPILOGUE_BGRADB;
-        uint64_t n = columns ? p.d_layout.cols : p.d_layout.rows;
-        int32_t type = p.desc.bias_type != -1 ? p.desc.bias_type : p.d_layout.type;
-        check_matrix("cublasLtMatmul's bias", p.desc.bias, {type, n, 1, (int64_t)n}, 16);
+    if (p.desc.epilogue & CUBLASLT_EPILOGUE_BIAS) {
+        const uint64_t n = p.d_layout.rows;
+        check_matrix("cublasLtMatmul's bias", p.desc.bias, {p.d_layout.type, n, 1, (int64_t)n}, 16);
     }
 }
 

@@ -196,12 +196,6 @@ cudaError_t cudaMallocHost(void **memory, size_t bytes)
     return cudaSuccess;
 }
 
-cudaError_t cudaHostAlloc(void **memory, size_t bytes, unsigned flags)
-{
-    (void)flags;
-    return cudaMallocHost(memory, bytes);
-}
-
 cudaError_t cudaFreeHost(void *memory)
 {
     emulator_enter("cudaFreeHost");

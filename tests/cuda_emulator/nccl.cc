@@ -319,7 +319,7 @@ static int wait_for(int n, MPI_Request *requests, MPI_Status *statuses)
         int code = MPI_Testall(n, requests, &done, statuses);
         if (code != MPI_SUCCESS || done)
             return code;
-        cudaStreamQuery(NULL); /* runs a few operations, of any stream */
+        emulator_run_some();
         sched_yield();
     }
 }

@@ -2,7 +2,6 @@
 #include "internal.h"
 
 #include <stdio.h>
-#include <string.h>
 
 #define MULTIPROCESSORS 4
 
@@ -19,30 +18,17 @@ cudaError_t cudaGetLastError(void)
     return cudaSuccess; /* what is wrong about a launch is a fault */
 }
 
-cudaError_t cudaPeekAtLastError(void)
-{
-    return cudaSuccess;
-}
-
 static const struct {
     cudaError_t code;
-    const char *name, *sentence;
+    const char *sentence;
 } errors[] = {
-    {cudaSuccess, "cudaSuccess", "no error"},
-    {cudaErrorInvalidValue, "cudaErrorInvalidValue", "invalid argument"},
-    {cudaErrorMemoryAllocation, "cudaErrorMemoryAllocation", "out of memory"},
-    {cudaErrorNoDevice, "cudaErrorNoDevice", "no CUDA-capable device is detected"},
-    {cudaErrorInvalidDevice, "cudaErrorInvalidDevice", "invalid device ordinal"},
-    {cudaErrorNotReady, "cudaErrorNotReady", "device not ready"},
+    {cudaSuccess, "no error"},
+    {cudaErrorInvalidValue, "invalid argument"},
+    {cudaErrorMemoryAllocation, "out of memory"},
+    {cudaErrorNoDevice, "no CUDA-capable device is detected"},
+    {cudaErrorInvalidDevice, "invalid device ordinal"},
+    {cudaErrorNotReady, "device not ready"},
 };
-
-const char *cudaGetErrorName(cudaError_t code)
-{
-    for (const auto &one : errors)
-        if (one.code == code)
-            return one.name;
-    return "unrecognized error code";
-}
 
 const char *cudaGetErrorString(cudaError_t code)
 {
@@ -73,59 +59,19 @@ cudaError_t cudaGetDevice(int *device)
     return cudaSuccess;
 }
 
-cudaError_t cudaSetDeviceFlags(unsigned flags)
-{
-    (void)flags;
-    return cudaSuccess;
-}
-
-cudaError_t cudaGetDeviceProperties(struct cudaDeviceProp *p, int device)
+cudaError_t cudaDeviceGetAttribute(int *value, enum cudaDeviceAttr attribute, int device)
 {
     if (device < 0 || device >= device_count())
         return cudaErrorInvalidDevice;
-    size_t free_bytes;
-    memset(p, 0, sizeof *p);
-    snprintf(p->name, sizeof p->name, "emulated CUDA device");
-    cudaMemGetInfo(&free_bytes, &p->totalGlobalMem);
-    p->uuid.bytes[0] = (char)device;
-    p->sharedMemPerBlock = 48 << 10;
-    p->sharedMemPerBlockOptin = 227 << 10;
-    p->sharedMemPerMultiprocessor = 228 << 10;
-    p->regsPerBlock = 65536;
-    p->warpSize = EMULATOR_WARP;
-    p->maxThreadsPerBlock = 1024;
-    p->major = 9;
-    p->multiProcessorCount = MULTIPROCESSORS;
-    p->l2CacheSize = 1 << 20;
-    p->memoryBusWidth = 4096;
-    p->pciBusID = device;
-    return cudaSuccess;
-}
-
-cudaError_t cudaDeviceGetAttribute(int *value, enum cudaDeviceAttr attribute, int device)
-{
-    struct cudaDeviceProp p;
-    cudaError_t code = cudaGetDeviceProperties(&p, device);
-    if (code != cudaSuccess)
-        return code;
     switch (attribute) {
-    case cudaDevAttrMaxThreadsPerBlock:
-        *value = p.maxThreadsPerBlock;
-        return cudaSuccess;
     case cudaDevAttrMultiProcessorCount:
-        *value = p.multiProcessorCount;
+        *value = MULTIPROCESSORS;
         return cudaSuccess;
     case cudaDevAttrComputeCapabilityMajor:
-        *value = p.major;
+        *value = 9;
         return cudaSuccess;
     case cudaDevAttrComputeCapabilityMinor:
-        *value = p.minor;
-        return cudaSuccess;
-    case cudaDevAttrMaxSharedMemoryPerMultiprocessor:
-        *value = (int)p.sharedMemPerMultiprocessor;
-        return cudaSuccess;
-    case cudaDevAttrMaxSharedMemoryPerBlockOptin:
-        *value = (int)p.sharedMemPerBlockOptin;
+        *value = 0;
         return cudaSuccess;
     }
     return cudaErrorInvalidValue;
@@ -135,12 +81,7 @@ cudaError_t cudaPointerGetAttributes(struct cudaPointerAttributes *attributes, c
 {
     static const enum cudaMemoryType types[] = {cudaMemoryTypeUnregistered, cudaMemoryTypeHost,
                                                 cudaMemoryTypeDevice};
-    void *p = (void *)memory;
-    emulator_place place = emulator_place_of(memory);
-    attributes->type = types[place];
-    attributes->device = place == EMULATOR_ORDINARY ? -1 : chosen_device;
-    attributes->devicePointer = place == EMULATOR_ORDINARY ? NULL : p;
-    attributes->hostPointer = place == EMULATOR_DEVICE ? NULL : p;
+    attributes->type = types[emulator_place_of(memory)];
     return cudaSuccess;
 }
 
@@ -154,17 +95,5 @@ cudaError_t cudaDeviceGetStreamPriorityRange(int *least, int *greatest)
 {
     *least = 0;
     *greatest = -5;
-    return cudaSuccess;
-}
-
-cudaError_t cudaRuntimeGetVersion(int *version)
-{
-    *version = CUDART_VERSION;
-    return cudaSuccess;
-}
-
-cudaError_t cudaDriverGetVersion(int *version)
-{
-    *version = CUDART_VERSION;
     return cudaSuccess;
 }

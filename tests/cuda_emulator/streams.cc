@@ -12,12 +12,10 @@
 #include <sched.h>
 #include <stdio.h>
 #include <string.h>
-#include <time.h>
 #include <vector>
 
 struct record {
     bool done;
-    double time; /* in milliseconds */
 };
 
 struct operation {
@@ -148,8 +146,7 @@ void emulator_drain(void)
 cudaError_t cudaFuncSetAttribute(const void *kernel, enum cudaFuncAttribute attribute, int value)
 {
     emulator_enter("cudaFuncSetAttribute");
-    if (attribute != cudaFuncAttributeMaxDynamicSharedMemorySize)
-        return cudaSuccess;
+    (void)attribute; /* there is one */
     if (value < 0 || value > 227 << 10)
         return cudaErrorInvalidValue;
     dynamic_limits[kernel] = (size_t)value;
@@ -270,11 +267,6 @@ cudaError_t cudaStreamCreateWithFlags(cudaStream_t *stream, unsigned flags)
     return cudaSuccess;
 }
 
-cudaError_t cudaStreamCreate(cudaStream_t *stream)
-{
-    return cudaStreamCreateWithFlags(stream, 0);
-}
-
 cudaError_t cudaStreamCreateWithPriority(cudaStream_t *stream, unsigned flags, int priority)
 {
     (void)priority;
@@ -294,13 +286,6 @@ cudaError_t cudaStreamSynchronize(cudaStream_t stream)
 {
     emulator_enter("cudaStreamSynchronize");
     return wait_for("cudaStreamSynchronize", stream);
-}
-
-cudaError_t cudaStreamQuery(cudaStream_t stream)
-{
-    emulator_enter("cudaStreamQuery");
-    emulator_run_some();
-    return (stream ? stream : &default_stream)->queue.empty() ? cudaSuccess : cudaErrorNotReady;
 }
 
 cudaError_t cudaDeviceSynchronize(void)
@@ -335,11 +320,6 @@ cudaError_t cudaEventCreateWithFlags(cudaEvent_t *event, unsigned flags)
     return cudaSuccess;
 }
 
-cudaError_t cudaEventCreate(cudaEvent_t *event)
-{
-    return cudaEventCreateWithFlags(event, cudaEventDefault);
-}
-
 cudaError_t cudaEventDestroy(cudaEvent_t event)
 {
     emulator_enter("cudaEventDestroy");
@@ -353,9 +333,6 @@ cudaError_t cudaEventRecord(cudaEvent_t event, cudaStream_t stream)
     std::shared_ptr<record> mine = std::make_shared<record>();
     event->newest = mine;
     emulator_enqueue(stream, "the record of an event", [mine] {
-        struct timespec t;
-        clock_gettime(CLOCK_MONOTONIC, &t);
-        mine->time = 1e3 * (double)t.tv_sec + 1e-6 * (double)t.tv_nsec;
         mine->done = true;
         return EMULATOR_DONE;
     });
@@ -389,15 +366,4 @@ cudaError_t cudaEventQuery(cudaEvent_t event)
         return cudaSuccess;
     emulator_run_some();
     return event->newest->done ? cudaSuccess : cudaErrorNotReady;
-}
-
-cudaError_t cudaEventElapsedTime(float *milliseconds, cudaEvent_t start, cudaEvent_t end)
-{
-    emulator_enter("cudaEventElapsedTime");
-    if (!start->newest || !end->newest)
-        return cudaErrorInvalidValue;
-    if (!start->newest->done || !end->newest->done)
-        return cudaErrorNotReady;
-    *milliseconds = (float)(end->newest->time - start->newest->time);
-    return cudaSuccess;
 }

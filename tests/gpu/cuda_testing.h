@@ -57,8 +57,7 @@ __attribute__((unused)) static int cuda_random_int(int low, int high, uint32_t i
     return low + (int)(p.v[0] % (uint32_t)(high - low + 1));
 }
 
-/* Copies to new device memory, on the compute stream: n floats as they are, or rounded to bf16; or
- * bytes. */
+/* Copies to new device memory, on the compute stream: bytes as they are, or n floats in a dtype. */
 __attribute__((unused)) static void *cuda_upload(struct device *d, const void *x, size_t bytes)
 {
     void *memory = d->allocate(bytes);
@@ -66,13 +65,11 @@ __attribute__((unused)) static void *cuda_upload(struct device *d, const void *x
     return memory;
 }
 
-__attribute__((unused)) static void *cuda_upload_f32(struct device *d, const float *x, size_t n)
+__attribute__((unused)) static void *cuda_upload_floats(struct device *d, const float *x, size_t n,
+                                                        enum dtype dtype)
 {
-    return cuda_upload(d, x, sizeof(float) * n);
-}
-
-__attribute__((unused)) static void *cuda_upload_bf16(struct device *d, const float *x, size_t n)
-{
+    if (dtype == DTYPE_F32)
+        return cuda_upload(d, x, sizeof(float) * n);
     uint16_t *half = zf_malloc_aligned(sizeof *half * n);
     for (size_t i = 0; i < n; i++)
         half[i] = bf16_from_f32(x[i]);
@@ -82,39 +79,57 @@ __attribute__((unused)) static void *cuda_upload_bf16(struct device *d, const fl
 }
 
 /* Reads n values back when the compute stream gets there, as new floats; the memory stays. */
-__attribute__((unused)) static float *cuda_download_f32(struct device *d, const void *memory,
-                                                        size_t n)
+__attribute__((unused)) static float *cuda_download(struct device *d, const void *memory, size_t n,
+                                                    enum dtype dtype)
 {
     float *x = zf_malloc_aligned(sizeof(float) * n);
-    d->copy(d->compute, x, memory, sizeof(float) * n);
+    d->copy(d->compute, x, memory, dtype_size(dtype) * n);
+    for (size_t i = n; dtype == DTYPE_BF16 && i-- > 0;) { /* from the end: in place */
+        uint16_t half;
+        memcpy(&half, (const char *)x + sizeof half * i, sizeof half);
+        x[i] = bf16_to_f32(half);
+    }
     return x;
 }
 
-__attribute__((unused)) static float *cuda_download_bf16(struct device *d, const void *memory,
-                                                         size_t n)
+/* Sequences of these lengths one after the other: fills in each token's position and sequence
+ * (`first` and on), and where sequences start. Returns how many tokens there are. */
+__attribute__((unused)) static int cuda_lay_sequences(const int *length, int n_seqs, uint32_t first,
+                                                      int *position, uint32_t *token_seq,
+                                                      int *seq_start)
 {
-    float *x = zf_malloc_aligned(sizeof(float) * n);
-    uint16_t *half = zf_malloc_aligned(sizeof *half * n);
-    d->copy(d->compute, half, memory, sizeof *half * n);
-    for (size_t i = 0; i < n; i++)
-        x[i] = bf16_to_f32(half[i]);
-    free(half);
-    return x;
+    int n = 0;
+    for (int i = 0; i < n_seqs; i++) {
+        seq_start[i] = n;
+        for (int t = 0; t < length[i]; t++, n++) {
+            position[n] = t;
+            token_seq[n] = first + (uint32_t)i;
+        }
+    }
+    return seq_start[n_seqs] = n;
 }
 
-/* norm(x - expected) / norm(expected); infinite where a value is not finite. */
-__attribute__((unused)) static double cuda_relative_error(const float *x, const float *expected,
-                                                          size_t n)
+/* norm(x - expected) / norm(expected), of `rows` rows of n columns at distance `stride`; infinite
+ * where a value is not finite. */
+__attribute__((unused)) static double cuda_rows_error(const float *x, const float *expected,
+                                                      size_t rows, size_t n, size_t stride)
 {
     double difference = 0, size = 0;
-    for (size_t i = 0; i < n; i++) {
-        const double d = (double)x[i] - (double)expected[i];
+    for (size_t i = 0; i < rows * n; i++) {
+        const size_t at = i / n * stride + i % n;
+        const double d = (double)x[at] - (double)expected[at];
         difference += d * d;
-        size += (double)expected[i] * (double)expected[i];
+        size += (double)expected[at] * (double)expected[at];
     }
     if (!isfinite(difference))
         return INFINITY;
     return difference == 0 ? 0 : sqrt(difference / (size > 0 ? size : 1e-30));
+}
+
+__attribute__((unused)) static double cuda_relative_error(const float *x, const float *expected,
+                                                          size_t n)
+{
+    return cuda_rows_error(x, expected, 1, n, n);
 }
 
 /* Fails where the relative error is above the bound, naming what it was. */

@@ -39,14 +39,9 @@ static struct arrays make_arrays(const struct shape *shape)
     a.position = zf_malloc(sizeof(int) * a.n);
     a.token_seq = zf_malloc(sizeof(uint32_t) * a.n);
     a.seq_start = zf_malloc(sizeof(int) * (shape->n_seqs + 1));
-    a.seq_start[0] = 0;
-    for (int i = 0, t = 0; i < shape->n_seqs; i++) {
-        for (int j = 0; j < shape->length[i]; j++, t++) {
-            a.position[t] = j + 3 * i; /* what counts for dropout is this, not j */
-            a.token_seq[t] = 40 + (uint32_t)i;
-        }
-        a.seq_start[i + 1] = t;
-    }
+    cuda_lay_sequences(shape->length, shape->n_seqs, 40, a.position, a.token_seq, a.seq_start);
+    for (int t = 0; t < a.n; t++)
+        a.position[t] += 3 * (int)a.token_seq[t]; /* what counts for dropout is this */
     a.rows = (struct token_rows){.n_tokens = a.n,
                                  .n_seqs = shape->n_seqs,
                                  .position = a.position,
@@ -73,36 +68,27 @@ static void free_results(struct results *r)
     free(r->dqkv);
 }
 
-/* n floats in the device's dtype, there and back. */
-static void *upload(struct device *d, const float *x, size_t n)
-{
-    return d->dtype == DTYPE_F32 ? cuda_upload_f32(d, x, n) : cuda_upload_bf16(d, x, n);
-}
-
-static float *download(struct device *d, const void *x, size_t n)
-{
-    return d->dtype == DTYPE_F32 ? cuda_download_f32(d, x, n) : cuda_download_bf16(d, x, n);
-}
-
 static struct results run(struct device *d, const struct arrays *a, const struct shape *shape)
 {
     const size_t n = (size_t)a->n, C = (size_t)a->C, n_head = (size_t)shape->n_head;
-    const size_t element = d->dtype == DTYPE_F32 ? sizeof(float) : sizeof(uint16_t);
+    const size_t element = dtype_size(d->dtype);
     const struct dropout drop = {.p = shape->p, .seed = 3, .step = 9, .site = 6};
     const float scale = 1 / sqrtf((float)shape->head_dim);
     struct token_rows rows = a->rows;
     rows.position = cuda_upload(d, a->position, sizeof(int) * n);
     rows.seq_start = cuda_upload(d, a->seq_start, sizeof(int) * ((size_t)rows.n_seqs + 1));
     rows.token_seq = cuda_upload(d, a->token_seq, sizeof(uint32_t) * n);
-    void *qkv = upload(d, a->qkv, n * 3 * C), *dout = upload(d, a->dout, n * C);
+    void *qkv = cuda_upload_floats(d, a->qkv, n * 3 * C, d->dtype);
+    void *dout = cuda_upload_floats(d, a->dout, n * C, d->dtype);
     void *out = d->allocate(element * n * C), *dqkv = d->allocate(element * n * 3 * C);
     float *lse = d->allocate(sizeof(float) * n * n_head);
     d->ops->attention_forward(d->compute, out, lse, qkv, &rows, shape->n_head, shape->head_dim,
                               scale, drop);
     d->ops->attention_backward(d->compute, dqkv, dout, qkv, out, lse, &rows, shape->n_head,
                                shape->head_dim, scale, drop);
-    const struct results r = {download(d, out, n * C), cuda_download_f32(d, lse, n * n_head),
-                              download(d, dqkv, n * 3 * C)};
+    const struct results r = {cuda_download(d, out, n * C, d->dtype),
+                              cuda_download(d, lse, n * n_head, DTYPE_F32),
+                              cuda_download(d, dqkv, n * 3 * C, d->dtype)};
     d->stream_wait(d->compute);
     void *const memory[] = {(void *)rows.position,
                             (void *)rows.seq_start,
@@ -115,20 +101,6 @@ static struct results run(struct device *d, const struct arrays *a, const struct
     for (size_t i = 0; i < sizeof memory / sizeof *memory; i++)
         d->release(memory[i]);
     return r;
-}
-
-/* |x - y| / |y|, of n rows of `columns` at distance `stride`. */
-static double relative_distance(const float *x, const float *y, size_t n, size_t columns,
-                                size_t stride)
-{
-    double distance = 0, norm = 0;
-    for (size_t i = 0; i < n; i++)
-        for (size_t j = 0; j < columns; j++) {
-            const double value = y[i * stride + j], difference = x[i * stride + j] - value;
-            distance += difference * difference;
-            norm += value * value;
-        }
-    return sqrt(distance / norm);
 }
 
 static void same_bits(const struct results *x, const struct results *y, const struct arrays *a,
@@ -148,10 +120,10 @@ static void check(const struct shape *shape)
     struct results expected = run(device_cpu(0), &a, shape);
     same_bits(&got, &again, &a, shape);
     const size_t n = (size_t)a.n, C = (size_t)a.C, n_head = (size_t)shape->n_head;
-    double distance[5] = {relative_distance(got.out, expected.out, n, C, C),
-                          relative_distance(got.lse, expected.lse, n, n_head, n_head)};
+    double distance[5] = {cuda_relative_error(got.out, expected.out, n * C),
+                          cuda_relative_error(got.lse, expected.lse, n * n_head)};
     for (size_t i = 0; i < 3; i++)
-        distance[2 + i] = relative_distance(got.dqkv + i * C, expected.dqkv + i * C, n, C, 3 * C);
+        distance[2 + i] = cuda_rows_error(got.dqkv + i * C, expected.dqkv + i * C, n, C, 3 * C);
     for (int i = 0; i < 5; i++) {
         if (!(distance[i] < BOUND))
             fail_msg("head size %d, %d heads, %d tokens in %d sequences, dropout %g: %s differs by "

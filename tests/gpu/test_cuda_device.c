@@ -5,13 +5,6 @@
 
 static struct device *cuda;
 
-static int set_up(void **state)
-{
-    (void)state;
-    cuda = cuda_device();
-    return 0;
-}
-
 static void says_what_it_is(void **state)
 {
     (void)state;
@@ -51,8 +44,10 @@ static void reserved_memory_is_handed_out(void **state)
 {
     (void)state;
     struct zf_error err;
-    const size_t before = cuda->free_bytes();
-    for (int round = 0; round < 2; round++) {
+    size_t before = 0; /* of the second round: in the first the driver may take memory for itself */
+    for (int round = 0; round < 3; round++) {
+        if (round < 2)
+            before = cuda->free_bytes();
         assert_works(cuda->reserve((size_t)8 << 20, &err), err);
         assert_false(cuda->reserve(256, &err));
         assert_says(err, "reserved already");
@@ -64,7 +59,8 @@ static void reserved_memory_is_handed_out(void **state)
         cuda->release(a);
         cuda->release(outside);
         cuda->release(b);
-        assert_int_equal(cuda->free_bytes(), before);
+        if (round > 0)
+            assert_int_equal(cuda->free_bytes(), before);
     }
     assert_false(cuda->reserve((size_t)1 << 50, &err));
     assert_says(err, "cannot reserve 1048576.00 GiB");
@@ -263,5 +259,6 @@ int main(void)
         cmocka_unit_test(nothing_is_copied),
         cmocka_unit_test(too_wide_models_are_refused),
     };
-    return cmocka_run_group_tests_name("cuda_device", tests, set_up, NULL);
+    cuda = cuda_device();
+    return cmocka_run_group_tests_name("cuda_device", tests, NULL, NULL);
 }

@@ -7,14 +7,6 @@
 
 static struct device *cuda, *cpu;
 
-static int set_up(void **state)
-{
-    (void)state;
-    cpu = device_cpu(2);
-    cuda = cuda_device();
-    return 0;
-}
-
 /* One product and its arrays in host memory; all but c and pre are inputs. `offset`: elements by
  * which the device's arrays begin later than their allocation. */
 struct example {
@@ -75,31 +67,31 @@ struct placed {
     void *memory, *at;
 };
 
-static struct placed place(const float *x, size_t n, size_t offset, bool is_f32)
+static struct placed place(const float *x, size_t n, size_t offset, enum dtype dtype)
 {
     float *padded = zf_malloc_aligned(sizeof(float) * (n + offset + 1));
     memset(padded, 0, sizeof(float) * (offset + 1));
     memcpy(padded + offset, x, sizeof(float) * n);
     struct placed p;
-    p.memory = is_f32 ? cuda_upload_f32(cuda, padded, n + offset)
-                      : cuda_upload_bf16(cuda, padded, n + offset);
-    p.at = (char *)p.memory + offset * (is_f32 ? sizeof(float) : 2);
+    p.memory = cuda_upload_floats(cuda, padded, n + offset, dtype);
+    p.at = (char *)p.memory + offset * dtype_size(dtype);
     free(padded);
     return p;
 }
 
 static struct placed place_optional(const float *x, size_t n, size_t offset)
 {
-    return x ? place(x, n, offset, false) : (struct placed){NULL, NULL};
+    return x ? place(x, n, offset, DTYPE_BF16) : (struct placed){NULL, NULL};
 }
 
 static struct result run_cuda(const struct example *e, bool pre)
 {
     const size_t o = e->offset;
     const struct matmul *shape = &e->p;
-    struct placed a = place(e->a, (size_t)shape->m * shape->k, o, false);
-    struct placed b = place(e->b, (size_t)shape->n * shape->k, o, false);
-    struct placed c = place(e->c, e->c_length, o, shape->c_is_f32);
+    const enum dtype c_dtype = shape->c_is_f32 ? DTYPE_F32 : DTYPE_BF16;
+    struct placed a = place(e->a, (size_t)shape->m * shape->k, o, DTYPE_BF16);
+    struct placed b = place(e->b, (size_t)shape->n * shape->k, o, DTYPE_BF16);
+    struct placed c = place(e->c, e->c_length, o, c_dtype);
     struct placed bias = place_optional(e->bias, (size_t)shape->n, o);
     struct placed gradient_of = place_optional(e->gradient_of, e->c_length, o);
     struct placed kept = place_optional(pre ? e->c : NULL, e->c_length, o);
@@ -108,9 +100,8 @@ static struct result run_cuda(const struct example *e, bool pre)
     p.gradient_of = gradient_of.at;
     p.pre = kept.at;
     cuda->ops->matmul(cuda->compute, c.at, a.at, b.at, &p);
-    struct result r = {.pre = pre ? cuda_download_bf16(cuda, kept.at, e->c_length) : NULL};
-    r.c = shape->c_is_f32 ? cuda_download_f32(cuda, c.at, e->c_length)
-                          : cuda_download_bf16(cuda, c.at, e->c_length);
+    struct result r = {.c = cuda_download(cuda, c.at, e->c_length, c_dtype),
+                       .pre = pre ? cuda_download(cuda, kept.at, e->c_length, DTYPE_BF16) : NULL};
     void *all[] = {a.memory, b.memory, c.memory, bias.memory, gradient_of.memory, kept.memory};
     for (int i = 0; i < 6; i++)
         cuda->release(all[i]);
@@ -140,68 +131,46 @@ static void compare(const struct example *e, bool pre)
     result_destroy(&r);
 }
 
-/* Every combination of flags, for one shape. */
-static void compare_all(int m, int n, int k, size_t offset, uint32_t key)
+#define N_FLAGS 512
+
+static void compare_flags(int m, int n, int k, unsigned flags, size_t offset, uint32_t key)
 {
-    for (unsigned flags = 0; flags < 512; flags++) {
-        const struct matmul shape = {.m = m,
-                                     .n = n,
-                                     .k = k,
-                                     .trans_a = flags & 1,
-                                     .trans_b = flags & 2,
-                                     .accumulate = flags & 4,
-                                     .c_is_f32 = flags & 8,
-                                     .act = (enum activation)(flags >> 4 & 3)};
-        struct example e;
-        example_create(&e, &shape, flags & 64, flags & 128, key);
-        e.offset = offset;
-        compare(&e, flags & 256);
-        example_destroy(&e);
-    }
+    const struct matmul shape = {.m = m,
+                                 .n = n,
+                                 .k = k,
+                                 .trans_a = flags & 1,
+                                 .trans_b = flags & 2,
+                                 .accumulate = flags & 4,
+                                 .c_is_f32 = flags & 8,
+                                 .act = (enum activation)(flags >> 4 & 3)};
+    struct example e;
+    example_create(&e, &shape, flags & 64, flags & 128, key);
+    e.offset = offset;
+    compare(&e, flags & 256);
+    example_destroy(&e);
 }
 
-static void every_flag_on_aligned_rows(void **state)
+/* On aligned rows, odd rows, few labels, unaligned arrays, and sums over nothing. */
+static void every_combination_of_flags(void **state)
 {
     (void)state;
-    compare_all(21, 24, 40, 0, 1);
-}
-
-static void every_flag_on_odd_rows(void **state)
-{
-    (void)state;
-    compare_all(9, 11, 13, 0, 2);
-}
-
-static void every_flag_on_few_labels(void **state)
-{
-    (void)state;
-    compare_all(5, 3, 9, 0, 3);
-}
-
-static void every_flag_on_unaligned_arrays(void **state)
-{
-    (void)state;
-    compare_all(7, 16, 8, 3, 4);
+    static const struct {
+        int m, n, k;
+        size_t offset;
+    } shapes[] = {{21, 24, 40, 0}, {9, 11, 13, 0}, {5, 3, 9, 0}, {7, 16, 8, 3}, {6, 8, 0, 0}};
+    for (uint32_t i = 0; i < sizeof shapes / sizeof *shapes; i++)
+        for (unsigned flags = 0; flags < N_FLAGS; flags++)
+            compare_flags(shapes[i].m, shapes[i].n, shapes[i].k, flags, shapes[i].offset, i + 1);
 }
 
 static void random_shapes(void **state)
 {
     (void)state;
     for (uint32_t i = 0; i < 60; i++) {
-        const unsigned flags = (unsigned)cuda_random_int(0, 511, i, 3);
         const int step = i % 3 == 0 ? 8 : 1;
-        const struct matmul shape = {.m = cuda_random_int(1, 150, i, 4),
-                                     .n = step * cuda_random_int(1, 100 / step, i, 5),
-                                     .k = step * cuda_random_int(1, 200 / step, i, 6),
-                                     .trans_a = flags & 1,
-                                     .trans_b = flags & 2,
-                                     .accumulate = flags & 4,
-                                     .c_is_f32 = flags & 8,
-                                     .act = (enum activation)(flags >> 4 & 3)};
-        struct example e;
-        example_create(&e, &shape, flags & 64, flags & 128, i);
-        compare(&e, flags & 256);
-        example_destroy(&e);
+        compare_flags(cuda_random_int(1, 150, i, 4), step * cuda_random_int(1, 100 / step, i, 5),
+                      step * cuda_random_int(1, 200 / step, i, 6),
+                      (unsigned)cuda_random_int(0, N_FLAGS - 1, i, 3), 0, i);
     }
 }
 
@@ -225,12 +194,6 @@ static void any_number_of_tokens(void **state)
             example_destroy(&e);
         }
     }
-}
-
-static void sums_over_nothing(void **state)
-{
-    (void)state;
-    compare_all(6, 8, 0, 0, 5);
 }
 
 static void nothing_to_compute(void **state)
@@ -285,9 +248,11 @@ static void streams_do_not_share_scratch(void **state)
     for (uint32_t order = 0; order < CUDA_ORDERS; order++) {
         cuda_order(order);
         struct stream *streams[2] = {cuda->stream_create(), cuda->stream_create()};
-        struct placed a = place(e.a, 40 * 16, 0, false), b = place(e.b, 24 * 16, 0, false);
-        struct placed bias = place(e.bias, 24, 0, false);
-        struct placed c[2] = {place(e.c, e.c_length, 0, false), place(e.c, e.c_length, 0, false)};
+        struct placed a = place(e.a, 40 * 16, 0, DTYPE_BF16),
+                      b = place(e.b, 24 * 16, 0, DTYPE_BF16);
+        struct placed bias = place(e.bias, 24, 0, DTYPE_BF16);
+        struct placed c[2] = {place(e.c, e.c_length, 0, DTYPE_BF16),
+                              place(e.c, e.c_length, 0, DTYPE_BF16)};
         struct matmul p = e.p;
         p.bias = bias.at;
         cuda->stream_wait(cuda->compute);
@@ -295,7 +260,7 @@ static void streams_do_not_share_scratch(void **state)
             cuda->ops->matmul(streams[i], c[i].at, a.at, b.at, &p);
         for (int i = 0; i < 2; i++) {
             cuda->stream_wait(streams[i]);
-            float *result = cuda_download_bf16(cuda, c[i].at, e.c_length);
+            float *result = cuda_download(cuda, c[i].at, e.c_length, DTYPE_BF16);
             assert_memory_equal(result, expected.c, sizeof(float) * e.c_length);
             free(result);
             cuda->stream_destroy(streams[i]);
@@ -312,16 +277,14 @@ static void streams_do_not_share_scratch(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(every_flag_on_aligned_rows),
-        cmocka_unit_test(every_flag_on_odd_rows),
-        cmocka_unit_test(every_flag_on_few_labels),
-        cmocka_unit_test(every_flag_on_unaligned_arrays),
+        cmocka_unit_test(every_combination_of_flags),
         cmocka_unit_test(random_shapes),
         cmocka_unit_test(any_number_of_tokens),
-        cmocka_unit_test(sums_over_nothing),
         cmocka_unit_test(nothing_to_compute),
         cmocka_unit_test(same_bits_in_every_order),
         cmocka_unit_test(streams_do_not_share_scratch),
     };
-    return cmocka_run_group_tests_name("cuda_matmul", tests, set_up, NULL);
+    cpu = device_cpu(2);
+    cuda = cuda_device();
+    return cmocka_run_group_tests_name("cuda_matmul", tests, NULL, NULL);
 }

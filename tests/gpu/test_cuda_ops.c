@@ -147,14 +147,12 @@ static void keep_x(const char *name, float *x, size_t n, double bound, bool same
 
 static void keep_f32(const char *name, const float *memory, size_t n, double bound)
 {
-    keep_x(name, cuda_download_f32(on, memory, n), n, bound, false);
+    keep_x(name, cuda_download(on, memory, n, DTYPE_F32), n, bound, false);
 }
 
 static void keep_mask(const char *name, const void *memory, size_t n, double bound, bool same_mask)
 {
-    float *x = on->dtype == DTYPE_F32 ? cuda_download_f32(on, memory, n)
-                                      : cuda_download_bf16(on, memory, n);
-    keep_x(name, x, n, bound, same_mask);
+    keep_x(name, cuda_download(on, memory, n, on->dtype), n, bound, same_mask);
 }
 
 static void keep(const char *name, const void *memory, size_t n, double bound)
@@ -175,15 +173,12 @@ static struct rows given_rows(const struct example *e)
     enum { MOST = 1024 };
     static int tokens[MOST], position[MOST], order[MOST], seq_start[MAX_SEQS + 1];
     static uint32_t token_seq[MOST];
-    int n = 0, n_seqs = 0, n_ordered = 0;
-    for (; e->length[n_seqs] > 0; n_seqs++) {
-        for (int i = 0; i < e->length[n_seqs]; i++, n++) {
-            tokens[n] = cuda_random_int(0, e->vocab - 1, (uint32_t)n, 3);
-            position[n] = i;
-            token_seq[n] = 40 + (uint32_t)n_seqs;
-        }
-        seq_start[n_seqs + 1] = n;
-    }
+    int n_seqs = 0, n_ordered = 0;
+    while (e->length[n_seqs] > 0)
+        n_seqs++;
+    const int n = cuda_lay_sequences(e->length, n_seqs, 40, position, token_seq, seq_start);
+    for (int t = 0; t < n; t++)
+        tokens[t] = cuda_random_int(0, e->vocab - 1, (uint32_t)t, 3);
     for (int id = 0; id < e->vocab; id++)
         for (int t = 0; t < n; t++)
             if (tokens[t] == id)
@@ -261,14 +256,20 @@ static void check(operator_test test, const void *example, int off, const char *
     }
 }
 
-static void check_examples(operator_test test)
+static void agrees_on_examples(void **state)
 {
     for (int i = 0; i < N_EXAMPLES; i++) {
         char where[64];
         snprintf(where, sizeof where, "example %d (C %d)", i, examples[i].C);
-        check(test, &examples[i], examples[i].offset, where);
+        check(*(operator_test *)*state, &examples[i], examples[i].offset, where);
     }
 }
+
+static struct CMUnitTest on_examples(const char *name, operator_test *test)
+{
+    return (struct CMUnitTest){name, agrees_on_examples, NULL, NULL, test};
+}
+#define ON_EXAMPLES(test) on_examples(#test, (operator_test[]){run_##test})
 
 /* The operators. */
 
@@ -356,24 +357,25 @@ static void run_last_tokens(const void *example)
 struct classes {
     int n, n_classes;
     bool gradient;
-    int offset;
+    int offset, stride; /* 0: n_classes */
 };
 
 static void run_cross_entropy(const void *example)
 {
     const struct classes *c = example;
-    const size_t n = (size_t)c->n * (size_t)c->n_classes, bytes = sizeof(int) * (size_t)c->n;
+    const int stride = c->stride ? c->stride : c->n_classes;
+    const size_t n = (size_t)c->n * (size_t)stride, bytes = sizeof(int) * (size_t)c->n;
     int *target = zf_malloc(bytes + 1);
     for (int i = 0; i < c->n; i++)
         target[i] =
             i % 4 == 2 ? TARGET_IGNORE : cuda_random_int(0, c->n_classes - 1, (uint32_t)i, 9);
     float *x = cuda_random(n, 12, 1);
     for (int i = 0; i < c->n_classes && c->n > 2; i++)
-        x[2 * c->n_classes + i] = i % 2 ? INFINITY : NAN; /* the ignored row does not matter */
+        x[2 * stride + i] = i % 2 ? INFINITY : NAN; /* the ignored row does not matter */
     float *logits = given_values(x, n, DTYPE_F32), *losses = room_f32((size_t)c->n);
     void *dlogits = !c->gradient ? NULL : on->dtype == DTYPE_F32 ? logits : room(n);
     on->ops->cross_entropy(on->compute, losses, dlogits, logits, given_bytes(target, bytes), c->n,
-                           c->n_classes, 0.125f);
+                           c->n_classes, stride, 0.125f);
     keep_f32("losses", losses, (size_t)c->n, F32_BOUND);
     if (c->gradient)
         keep("dlogits", dlogits, n, BF16_BOUND);
@@ -421,8 +423,7 @@ static void run_from_f32(const void *example)
     float *src = given_values(x, n, DTYPE_F32);
     void *dst = room(n);
     on->ops->from_f32(on->compute, dst, src, n);
-    float *y =
-        on->dtype == DTYPE_F32 ? cuda_download_f32(on, dst, n) : cuda_download_bf16(on, dst, n);
+    float *y = cuda_download(on, dst, n, on->dtype);
     for (size_t i = 0; i < n; i++) {
         const float expected = on->dtype == DTYPE_F32 ? x[i] : bf16_to_f32(bf16_from_f32(x[i]));
         assert_memory_equal(&y[i], &expected, sizeof expected);
@@ -433,49 +434,15 @@ static void run_from_f32(const void *example)
     free(x);
 }
 
-static void embedding_forward(void **state)
-{
-    (void)state;
-    check_examples(run_embedding_forward);
-}
-
-static void embedding_backward(void **state)
-{
-    (void)state;
-    check_examples(run_embedding_backward);
-}
-
-static void layernorm_forward(void **state)
-{
-    (void)state;
-    check_examples(run_layernorm_forward);
-}
-
-static void layernorm_backward(void **state)
-{
-    (void)state;
-    check_examples(run_layernorm_backward);
-}
-
-static void bias_backward(void **state)
-{
-    (void)state;
-    check_examples(run_bias_backward);
-}
-
-static void last_tokens(void **state)
-{
-    (void)state;
-    check_examples(run_last_tokens);
-}
-
 static void losses(void **state)
 {
     (void)state;
     static const struct classes shapes[] = {
-        {5, 2, true, 0},    {33, 3, true, 0},  {1, 1, true, 0},   {3, 1000, true, 0},
-        {9, 1003, true, 0}, {4, 16, false, 0}, {5, 64, true, 1},  {2, 9001, true, 0},
-        {11, 7, true, 0},   {0, 5, true, 0},   {300, 2, true, 0}, {7, 257, false, 3},
+        {5, 2, true, 0, 0},    {33, 3, true, 0, 0},      {1, 1, true, 0, 0},
+        {3, 1000, true, 0, 0}, {9, 1003, true, 0, 0},    {4, 16, false, 0, 0},
+        {5, 64, true, 1, 0},   {2, 9001, true, 0, 0},    {11, 7, true, 0, 0},
+        {0, 5, true, 0, 0},    {300, 2, true, 0, 0},     {7, 257, false, 3, 0},
+        {5, 61, true, 0, 64},  {3, 1003, true, 0, 1024}, {2, 9, true, 0, 11},
     };
     for (size_t i = 0; i < sizeof shapes / sizeof *shapes; i++) {
         char where[64];
@@ -505,14 +472,10 @@ static void rounding(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(embedding_forward),
-        cmocka_unit_test(embedding_backward),
-        cmocka_unit_test(layernorm_forward),
-        cmocka_unit_test(layernorm_backward),
-        cmocka_unit_test(bias_backward),
-        cmocka_unit_test(last_tokens),
-        cmocka_unit_test(losses),
-        cmocka_unit_test(sums),
+        ON_EXAMPLES(embedding_forward), ON_EXAMPLES(embedding_backward),
+        ON_EXAMPLES(layernorm_forward), ON_EXAMPLES(layernorm_backward),
+        ON_EXAMPLES(bias_backward),     ON_EXAMPLES(last_tokens),
+        cmocka_unit_test(losses),       cmocka_unit_test(sums),
         cmocka_unit_test(rounding),
     };
     cpu = device_cpu(2);

@@ -88,32 +88,20 @@ static float *zeros(size_t n)
     return x;
 }
 
-static void compare(const char *name, const float *x)
+static void expect(const char *name, const void *memory, enum dtype dtype)
 {
     char error_name[64];
     snprintf(error_name, sizeof error_name, "error.%s", name);
+    float *x = cuda_download(cuda, memory, count(name), dtype);
     float *expected = read_values(name), *theirs = read_values(error_name);
     const double ours = cuda_relative_error(x, expected, count(name));
     print_message("%s.%s: relative error %.2e; PyTorch in bf16 %.2e\n", case_name, name, ours,
                   (double)theirs[0]);
     if (!(ours < BOUND))
         fail_msg("%s.%s: relative error %.3g, not below %.3g", case_name, name, ours, BOUND);
+    free(x);
     free(expected);
     free(theirs);
-}
-
-static void expect_bf16(const char *name, const void *memory)
-{
-    float *x = cuda_download_bf16(cuda, memory, count(name));
-    compare(name, x);
-    free(x);
-}
-
-static void expect_f32(const char *name, const float *memory)
-{
-    float *x = cuda_download_f32(cuda, memory, count(name));
-    compare(name, x);
-    free(x);
 }
 
 /* The tests leave their arrays to the end of the program: they are few and small. */
@@ -132,10 +120,10 @@ static void layernorm(void **state)
     cuda->zero(COMPUTE, dx, sizeof(uint16_t) * count("x"));
     OPS->residual_layernorm_backward(COMPUTE, dx, NULL, dgamma, dbeta, given("dy"), x, mean, rstd,
                                      &rows, gamma, C, no_drop);
-    expect_bf16("y", y);
-    expect_bf16("dx", dx);
-    expect_f32("dgamma", dgamma);
-    expect_f32("dbeta", dbeta);
+    expect("y", y, DTYPE_BF16);
+    expect("dx", dx, DTYPE_BF16);
+    expect("dgamma", dgamma, DTYPE_F32);
+    expect("dbeta", dbeta, DTYPE_F32);
     safetensors_close(file);
 }
 
@@ -175,12 +163,12 @@ static void mlp(void **state)
     OPS->bias_backward(COMPUTE, db1, dpre, n, inner);
     OPS->matmul(COMPUTE, dx, dpre, w1,
                 &(struct matmul){.m = n, .n = in, .k = inner, .trans_b = true});
-    expect_bf16("y", y);
-    expect_bf16("dx", dx);
-    expect_f32("dw1", dw1);
-    expect_f32("db1", db1);
-    expect_f32("dw2", dw2);
-    expect_f32("db2", db2);
+    expect("y", y, DTYPE_BF16);
+    expect("dx", dx, DTYPE_BF16);
+    expect("dw1", dw1, DTYPE_F32);
+    expect("db1", db1, DTYPE_F32);
+    expect("dw2", dw2, DTYPE_F32);
+    expect("db2", db2, DTYPE_F32);
     safetensors_close(file);
 }
 
@@ -208,8 +196,8 @@ static void attention(void **state)
     OPS->attention_forward(COMPUTE, out, lse, qkv, &rows, N_HEADS, HEAD_DIM, scale, no_drop);
     OPS->attention_backward(COMPUTE, dqkv, given("dout"), qkv, out, lse, &rows, N_HEADS, HEAD_DIM,
                             scale, no_drop);
-    expect_bf16("out", out);
-    expect_bf16("dqkv", dqkv);
+    expect("out", out, DTYPE_BF16);
+    expect("dqkv", dqkv, DTYPE_BF16);
     free(start);
     free(position);
     free(token_seq);
@@ -227,9 +215,9 @@ static void cross_entropy(void **state)
     float *losses = zeros((size_t)n);
     void *dlogits = room(count("logits"));
     OPS->cross_entropy(COMPUTE, losses, dlogits, given("logits"), given("targets"), n, n_classes,
-                       1.0f / (float)n_items);
-    expect_f32("losses", losses);
-    expect_bf16("dlogits", dlogits);
+                       n_classes, 1.0f / (float)n_items);
+    expect("losses", losses, DTYPE_F32);
+    expect("dlogits", dlogits, DTYPE_BF16);
     free(target);
     safetensors_close(file);
 }

@@ -1,351 +1,114 @@
-/* model/cuda: the operators that the ZenFlow engine works with, each beside the CPU device's: sums
- * to fp32 rounding, choices, copies and bf16 values exactly, and every byte outside the set of rows
+/* model/cuda: the operators that gather, send, receive and copy rows, each beside the CPU device's:
+ * sums to fp32 rounding, copies and bf16 values exactly, and every byte outside the set of rows
  * untouched; on several streams, in every order that their events allow. */
-#include "tests/gpu/cuda_testing.h"
+#include "tests/gpu/cuda_rows_testing.h"
 
-#define ROUNDING 1e-6 /* relative: what an order of sums and fused multiply-adds may change */
+/* Rows that gather, leave and arrive: matrices that differ in everything, some aligned for wide
+ * packs and some not. */
 
-static struct device *cuda, *cpu;
+static const struct {
+    int cols, n_rows, shift;
+    int offset; /* from a place that is aligned, in elements */
+} shapes[] = {{33, 75, 2, 0}, {64, 1, 63, 0},   {5, 0, 3, 0},   {1, 75, 0, 0},   {333, 13, 5, 0},
+              {7, 75, 1, 0},  {1032, 13, 9, 0}, {72, 75, 1, 1}, {516, 13, 4, 0}, {8, 0, 0, 0}};
 
-static int set_up(void **state)
-{
-    (void)state;
-    cpu = device_cpu(2);
-    cuda = cuda_device();
-    return 0;
-}
-
-static uint32_t random_bits(size_t i, uint32_t key)
-{
-    return philox4x32((struct philox){{(uint32_t)i, 0, 0, 0}}, key, 3).v[0];
-}
-
-static float *random_array(size_t n, uint32_t key)
-{
-    float *x = zf_malloc_aligned(sizeof(float) * n);
-    for (size_t i = 0; i < n; i++)
-        x[i] = 2 * philox_uniform(random_bits(i, key)) - 1;
-    return x;
-}
-
-static uint16_t *rounded(const float *x, size_t n)
-{
-    uint16_t *half = zf_malloc_aligned(sizeof *half * n);
-    for (size_t i = 0; i < n; i++)
-        half[i] = bf16_from_f32(x[i]);
-    return half;
-}
-
-static void *copy_of(const void *x, size_t bytes)
-{
-    return memcpy(zf_malloc_aligned(bytes), x, bytes);
-}
-
-/* Reads it back into a new array and releases it. */
-static void *off_device(void *memory, size_t bytes)
-{
-    void *x = zf_malloc_aligned(bytes);
-    cuda->copy(cuda->compute, x, memory, bytes);
-    cuda->release(memory);
-    return x;
-}
-
-static void *pinned(const void *x, size_t bytes)
-{
-    return memcpy(cuda->allocate_host(bytes), x, bytes);
-}
-
-static void assert_close(const char *what, const float *x, const float *expected, size_t n,
-                         double tolerance)
-{
-    for (size_t i = 0; i < n; i++)
-        if (!(fabs((double)x[i] - expected[i]) <= tolerance * (1 + fabs((double)expected[i]))))
-            fail_msg("%s: element %zu is %.9g, on the CPU device %.9g", what, i, (double)x[i],
-                     (double)expected[i]);
-}
-
-/* Norms and what they say. */
-
-static void norms_of_rows(void **state)
-{
-    (void)state;
-    static const int shapes[][2] = {{1, 1}, {41, 37}, {9, 768}, {3, 4095}, {3, 4096}, {2, 5001}};
-    for (size_t k = 0; k < sizeof shapes / sizeof *shapes; k++) {
-        const int rows = shapes[k][0], cols = shapes[k][1];
-        const size_t n = (size_t)rows * cols, bytes = sizeof(float) * (size_t)rows;
-        float *x = random_array(n, 1), *expected = zf_malloc(bytes), *again = zf_malloc(bytes);
-        cpu->ops->row_norms_squared(cpu->compute, expected, x, rows, cols);
-        float *g = cuda_upload(cuda, x, sizeof(float) * n), *sums = cuda->allocate(bytes);
-        cuda->ops->row_norms_squared(cuda->compute, sums, g, rows, cols);
-        cuda->copy(cuda->compute, again, sums, bytes);
-        cuda->ops->row_norms_squared(cuda->compute, sums, g, rows, cols);
-        sums = off_device(sums, bytes);
-        assert_memory_equal(sums, again, bytes);
-        assert_close("sum of squares", sums, expected, (size_t)rows, 4 * ROUNDING);
-        free(x), free(expected), free(again), free(sums);
-        cuda->release(g);
-    }
-}
-
-static struct norm_summary summary_of(struct device *d, const float *sums,
-                                      const unsigned char *place, int n, float limit)
-{
-    struct norm_summary host, *out = d->allocate(sizeof *out);
-    float *s = d->allocate(sizeof(float) * (size_t)n);
-    unsigned char *p = d->allocate((size_t)n);
-    d->copy(d->compute, s, sums, sizeof(float) * (size_t)n);
-    d->copy(d->compute, p, place, (size_t)n);
-    d->ops->summarise_norms(d->compute, out, s, p, n, limit);
-    d->copy(d->compute, &host, out, sizeof host);
-    d->release(out);
-    d->release(s);
-    d->release(p);
-    return host;
-}
-
-static void same_summary(const float *sums, const unsigned char *place, int n, float limit)
-{
-    const struct norm_summary a = summary_of(cpu, sums, place, n, limit);
-    const struct norm_summary b = summary_of(cuda, sums, place, n, limit);
-    if (!isfinite(a.norm)) {
-        assert_true(!isfinite(b.norm) && b.factor == 0);
-        return;
-    }
-    assert_close("the norm", &b.norm, &a.norm, 1, ROUNDING);
-    assert_close("the factor", &b.factor, &a.factor, 1, ROUNDING);
-    assert_true(fabs(b.important - a.important) <= 1e-12 * a.important);
-    assert_true(fabs(b.selectable - a.selectable) <= 1e-12 * a.selectable);
-}
-
-static void norms_are_summed_up(void **state)
-{
-    (void)state;
-    static const int counts[] = {0, 1, 31, 4097, 30011};
-    enum { N = 30011 };
-    float *sums = random_array(N, 1);
-    unsigned char *place = zf_malloc(N);
-    for (int i = 0; i < N; i++) {
-        sums[i] *= sums[i];
-        place[i] = (unsigned char)(random_bits((size_t)i, 2) % 4);
-    }
-    for (size_t k = 0; k < sizeof counts / sizeof *counts; k++) {
-        same_summary(sums, place, counts[k], 0);
-        same_summary(sums, place, counts[k], 0.01f);
-        same_summary(sums, place, counts[k], 1e6f);
-    }
-    sums[N - 1] = INFINITY;
-    same_summary(sums, place, N, 1);
-    sums[0] = NAN;
-    same_summary(sums, place, N, 0);
-    free(sums);
-    free(place);
-}
-
-/* Values with many ties; mostly zeros; of all magnitudes, with the least and the greatest. */
-static float norm_of(int kind, int i)
-{
-    const uint32_t bits = random_bits((size_t)i, 9);
-    if (kind == 0)
-        return (float)(bits % 5) / 3;
-    if (kind == 1)
-        return bits % 10 ? 0 : 1e-3f * (float)(bits % 70);
-    if (i == 5 || i == 6)
-        return i == 5 ? 3e38f : 1e-45f;
-    return ldexpf(philox_uniform(bits), (int)(bits % 60) - 30);
-}
-
-static void the_same_rows_are_chosen(void **state)
-{
-    (void)state;
-    static const int counts[] = {1, 7, 1024, 4099, 9001};
-    enum { MOST = 9001 };
-    float *sums = zf_malloc(sizeof(float) * (MOST + 1));
-    unsigned char *expected = zf_malloc(MOST);
-    for (int kind = 0; kind < 3; kind++)
-        for (size_t c = 0; c < sizeof counts / sizeof *counts; c++) {
-            const int n = counts[c], ks[] = {0, 1, n / 20, n / 3, n - 1, n};
-            for (int i = 0; i <= n; i++)
-                sums[i] = norm_of(kind, i);
-            float *s = cuda_upload(cuda, sums, sizeof(float) * (size_t)(n + 1));
-            for (int k = 0; k < 6; k++) {
-                unsigned char *chosen = cuda->allocate((size_t)n);
-                cpu->ops->select_rows(cpu->compute, expected, sums + 1, n, ks[k]);
-                cuda->ops->select_rows(cuda->compute, chosen, s + 1, n, ks[k]);
-                chosen = off_device(chosen, (size_t)n);
-                for (int i = 0; i < n; i++)
-                    if (chosen[i] != expected[i])
-                        fail_msg("kind %d, %d of %d: row %d", kind, ks[k], n, i);
-                free(chosen);
-            }
-            cuda->release(s);
-        }
-    free(sums);
-    free(expected);
-}
-
-/* AdamW on rows. */
-
-enum { SLOTS = 23, ROWS = 31 };
-
-struct slots {
-    void *param;
-    float *master, *m, *v, *gradient;
-    int *row;
-    uint32_t *updates;
-    float *scale;
-};
-
-static struct slots slots_create(struct device *d, int cols)
-{
-    const size_t state = (size_t)SLOTS * cols, all = (size_t)ROWS * cols;
-    float *master = random_array(state, 1), *m = random_array(state, 2);
-    float *v = random_array(state, 3), *gradient = random_array(all, 4);
-    float *param = random_array(all, 5);
-    uint16_t *half = rounded(param, all);
-    int row[SLOTS];
-    uint32_t updates[SLOTS];
-    for (size_t i = 0; i < state; i++)
-        v[i] = fabsf(v[i]);
-    for (int i = 0; i < SLOTS; i++) {
-        row[i] = i % 7 == 3 ? -1 : (i * 17 + 5) % ROWS;
-        updates[i] = i < 10 ? (uint32_t)i % 2 : 1000 * (uint32_t)i;
-    }
-    const bool is_bf16 = d->dtype == DTYPE_BF16;
-    struct slots s = {
-        .param = cuda_upload(d, is_bf16 ? (void *)half : param, dtype_size(d->dtype) * all),
-        .master = cuda_upload(d, master, sizeof(float) * state),
-        .m = cuda_upload(d, m, sizeof(float) * state),
-        .v = cuda_upload(d, v, sizeof(float) * state),
-        .gradient = cuda_upload(d, gradient, sizeof(float) * all),
-        .row = cuda_upload(d, row, sizeof row),
-        .updates = cuda_upload(d, updates, sizeof updates),
-        .scale = d->allocate(sizeof(float))};
-    free(master), free(m), free(v), free(gradient), free(param), free(half);
-    return s;
-}
-
-/* Three updates, the second of them skipped. */
-static void slots_update(struct device *d, struct slots *s, int cols, const struct adamw *rule)
-{
-    static const float scales[] = {0.5f, 0, 0.125f};
-    for (int i = 0; i < 3; i++) {
-        d->copy(d->compute, s->scale, &scales[i], sizeof *scales);
-        d->ops->adamw_rows(d->compute, s->param, s->master, s->m, s->v, s->gradient, s->row,
-                           s->updates, SLOTS, cols, rule, s->scale, true);
-    }
-}
-
-/* All of it in host memory, as new arrays. */
-static void slots_read(struct device *d, struct slots *s, int cols)
-{
-    const size_t state = sizeof(float) * SLOTS * (size_t)cols, all = (size_t)ROWS * cols;
-    void **arrays[] = {&s->param, (void **)&s->master, (void **)&s->m, (void **)&s->v,
-                       (void **)&s->updates};
-    const size_t bytes[] = {dtype_size(d->dtype) * all, state, state, state,
-                            sizeof(uint32_t) * SLOTS};
-    for (int i = 0; i < 5; i++) {
-        void *x = zf_malloc(bytes[i]);
-        d->copy(d->compute, x, *arrays[i], bytes[i]);
-        d->release(*arrays[i]);
-        *arrays[i] = x;
-    }
-    d->release(s->gradient);
-    d->release(s->scale);
-}
-
-static void adamw_with(int cols, bool l2)
-{
-    const struct adamw rule = {
-        .lr = 0.01f, .beta1 = 0.9f, .beta2 = 0.999f, .eps = 1e-8f, .weight_decay = 0.1f, .l2 = l2};
-    const size_t state = (size_t)SLOTS * cols, all = (size_t)ROWS * cols;
-    struct slots ours = slots_create(cuda, cols), theirs = slots_create(cpu, cols);
-    slots_update(cuda, &ours, cols, &rule);
-    slots_update(cpu, &theirs, cols, &rule);
-    int row[SLOTS];
-    cuda->copy(cuda->compute, row, ours.row, sizeof row);
-    slots_read(cuda, &ours, cols);
-    slots_read(cpu, &theirs, cols);
-    assert_close("master", ours.master, theirs.master, state, ROUNDING);
-    assert_close("m", ours.m, theirs.m, state, ROUNDING);
-    assert_close("v", ours.v, theirs.v, state, ROUNDING);
-    assert_memory_equal(ours.updates, theirs.updates, sizeof(uint32_t) * SLOTS);
-    float *before = random_array(all, 5);
-    uint16_t *expected = rounded(before, all);
-    for (int i = 0; i < SLOTS; i++)
-        for (int j = 0; row[i] >= 0 && j < cols; j++)
-            expected[row[i] * cols + j] = bf16_from_f32(ours.master[i * cols + j]);
-    assert_memory_equal(ours.param, expected, sizeof *expected * all);
-    struct slots *both[] = {&ours, &theirs};
-    for (int i = 0; i < 2; i++) {
-        free(both[i]->param), free(both[i]->master), free(both[i]->m), free(both[i]->v);
-        free(both[i]->updates);
-    }
-    cuda->release(ours.row);
-    cpu->release(theirs.row);
-    free(before);
-    free(expected);
-}
-
-static void adamw_on_rows(void **state)
-{
-    (void)state;
-    static const int widths[] = {1, 37, 64, 333, 1100};
-    for (int i = 0; i < 5; i++) {
-        adamw_with(widths[i], false);
-        adamw_with(widths[i], true);
-    }
-}
-
-/* Rows that gather, leave and arrive. */
+enum { SHAPES = sizeof shapes / sizeof *shapes, MOST_ROWS = 75 };
 
 struct rows_case {
-    int cols, shift, n_groups;
+    int n_groups;
     uint64_t groups, fresh;
     bool with_leaving;
-    int offset; /* of the matrices, in elements: nothing is aligned then */
+    int first, last; /* which matrices the operator is given */
 };
 
 static const struct rows_case rows_cases[] = {
-    {33, 2, 4, 0x5, 0x4, false, 0}, {64, 63, 64, 0x8000000000000003, 0x2, true, 0},
-    {1, 0, 1, 1, 1, true, 0},       {333, 5, 3, 7, 0, true, 0},
-    {7, 1, 3, 0, 7, false, 0},      {1032, 9, 2, 2, 2, false, 0},
-    {72, 1, 3, 5, 4, true, 1},      {516, 4, 4, 0xb, 0x3, false, 0},
+    {4, 0x5, 0x4, false, 0, SHAPES}, {64, 0x8000000000000003, 0x2, true, 0, SHAPES},
+    {1, 1, 1, true, 3, 7},           {3, 7, 0, true, 6, SHAPES},
+    {3, 0, 7, false, 0, SHAPES},     {2, 3, 2, false, 2, 3},
 };
 
-enum { N_CASES = sizeof rows_cases / sizeof *rows_cases, SET_ROWS = 75 };
+enum { N_CASES = sizeof rows_cases / sizeof *rows_cases };
 
-/* A set in host memory, and the same with its places on the device. */
-struct sets {
-    unsigned char places[SET_ROWS];
-    struct channel_set host, device;
+/* Where matrix k begins in flat arrays; for SHAPES, their length. */
+static size_t first_of(int k)
+{
+    size_t at = 0;
+    for (int i = 0; i < k; i++)
+        at += ((size_t)shapes[i].n_rows * (size_t)shapes[i].cols + 64) / 64 * 64;
+    return k < SHAPES ? at + (size_t)shapes[k].offset : at;
+}
+
+static unsigned char place_of(int k, int row, uint32_t key)
+{
+    return (unsigned char)(random_bits((size_t)(k * MOST_ROWS + row), key) % 4);
+}
+
+/* For each element of flat arrays, whether it is in the set. */
+static bool *members(const struct rows_case *c, uint32_t key)
+{
+    bool *in = zf_calloc(first_of(SHAPES), sizeof *in);
+    for (int k = c->first; k < c->last; k++)
+        for (int i = 0; i < shapes[k].n_rows * shapes[k].cols; i++) {
+            const int row = i / shapes[k].cols, group = (row + shapes[k].shift) % c->n_groups;
+            const unsigned char place = place_of(k, row, key);
+            in[first_of(k) + (size_t)i] =
+                (c->groups >> group & 1) &&
+                (place == CHANNEL_DEFERRED || (place == CHANNEL_LEAVING && c->with_leaving));
+        }
+    return in;
+}
+
+/* Flat arrays of one device; those that a test does not need are NULL. */
+struct arrays {
+    float *gradient, *window;
+    char *values, *exchange, *staged;
+    enum dtype dtype; /* of exchange and staged */
 };
 
-static void sets_create(struct sets *sets, const struct rows_case *c, uint32_t key)
+/* A table over them on a device. */
+struct table {
+    struct device *device;
+    unsigned char *place;
+    struct matrix_rows *matrices;
+    struct matrix_batch batch;
+    struct channel_set set;
+};
+
+static void *element(void *array, size_t at, size_t size)
 {
-    for (size_t i = 0; i < SET_ROWS; i++)
-        sets->places[i] = (unsigned char)(random_bits(i, key) % 4);
-    sets->host = (struct channel_set){sets->places, SET_ROWS,  c->shift,
-                                      c->n_groups,  c->groups, c->with_leaving};
-    sets->device = sets->host;
-    sets->device.place = cuda_upload(cuda, sets->places, SET_ROWS);
+    return array ? (char *)array + at * size : NULL;
 }
 
-static void sets_destroy(struct sets *sets)
+static struct table table_create(struct device *d, const struct rows_case *c, uint32_t key,
+                                 struct arrays a)
 {
-    cuda->release((void *)sets->device.place);
+    struct table t = {.device = d, .set = {c->n_groups, c->with_leaving, c->groups}};
+    struct matrix_rows rows[SHAPES];
+    unsigned char place[SHAPES * MOST_ROWS];
+    for (int i = 0; i < SHAPES * MOST_ROWS; i++)
+        place[i] = place_of(i / MOST_ROWS, i % MOST_ROWS, key);
+    t.place = cuda_upload(d, place, sizeof place);
+    for (int k = 0; k < SHAPES; k++) {
+        const size_t at = first_of(k);
+        rows[k] = (struct matrix_rows){.values = element(a.values, at, dtype_size(d->dtype)),
+                                       .gradient = element(a.gradient, at, sizeof(float)),
+                                       .place = t.place + k * MOST_ROWS,
+                                       .window = element(a.window, at, sizeof(float)),
+                                       .exchange = element(a.exchange, at, dtype_size(a.dtype)),
+                                       .staged = element(a.staged, at, dtype_size(a.dtype)),
+                                       .n_rows = shapes[k].n_rows,
+                                       .cols = shapes[k].cols,
+                                       .shift = shapes[k].shift};
+    }
+    t.matrices = (struct matrix_rows *)matrix_batch_upload(d, rows, SHAPES).matrices;
+    t.batch = matrix_batch_part(rows, t.matrices, c->first, c->last);
+    return t;
 }
 
-static size_t length_of(const struct rows_case *c)
+static void table_destroy(struct table *t)
 {
-    return (size_t)SET_ROWS * c->cols + c->offset;
-}
-
-static bool is_in(const struct channel_set *set, size_t row)
-{
-    const size_t group = (row + (size_t)set->shift) % (size_t)set->n_groups;
-    return (set->groups >> group & 1) &&
-           (set->place[row] == CHANNEL_DEFERRED ||
-            (set->place[row] == CHANNEL_LEAVING && set->with_leaving));
+    t->device->release(t->place);
+    t->device->release(t->matrices);
 }
 
 static void rows_gather(void **state)
@@ -354,57 +117,66 @@ static void rows_gather(void **state)
     static const float scales[] = {0.25f, 0, 0.75f}; /* the second step is skipped */
     for (uint32_t k = 0; k < N_CASES; k++) {
         const struct rows_case *c = &rows_cases[k];
-        const size_t n = length_of(c), bytes = sizeof(float) * n;
-        const int offset = c->offset;
-        struct sets sets;
-        sets_create(&sets, c, k);
+        const size_t n = first_of(SHAPES), bytes = sizeof(float) * n;
+        bool *in = members(c, k);
         float *window = random_array(n, 1), *gradient = random_array(n, 2);
         float *before = copy_of(window, bytes);
         float *w = cuda_upload(cuda, window, bytes), *g = cuda_upload(cuda, gradient, bytes);
         float *scale = cuda_upload(cuda, scales, sizeof scales);
+        struct table host =
+            table_create(cpu, c, k, (struct arrays){.gradient = gradient, .window = window});
+        struct table device = table_create(cuda, c, k, (struct arrays){.gradient = g, .window = w});
         for (int i = 0; i < 3; i++) {
             const uint64_t fresh = i < 2 ? c->fresh : 0;
-            cpu->ops->accumulate_rows(cpu->compute, window + offset, gradient + offset, &sets.host,
-                                      fresh, c->cols, &scales[i]);
-            cuda->ops->accumulate_rows(cuda->compute, w + offset, g + offset, &sets.device, fresh,
-                                       c->cols, scale + i);
+            cpu->ops->accumulate_rows(cpu->compute, &host.batch, &host.set, fresh, &scales[i]);
+            cuda->ops->accumulate_rows(cuda->compute, &device.batch, &device.set, fresh, scale + i);
         }
         w = off_device(w, bytes);
         assert_close("window", w, window, n, ROUNDING);
         for (size_t i = 0; i < n; i++)
-            if (i < (size_t)offset || !is_in(&sets.host, (i - (size_t)offset) / (size_t)c->cols))
+            if (!in[i])
                 assert_memory_equal(w + i, before + i, sizeof *w);
-        free(window), free(gradient), free(before), free(w);
+        table_destroy(&host);
+        table_destroy(&device);
+        free(window), free(gradient), free(before), free(w), free(in);
         cuda->release(g);
         cuda->release(scale);
-        sets_destroy(&sets);
     }
+}
+
+/* Windows leave into `exchange`, gradients into `staged`; the other of the two is absent. */
+static void leave(const struct rows_case *c, uint32_t key, enum dtype dtype, enum row_source source)
+{
+    const size_t n = first_of(SHAPES), size = dtype_size(dtype);
+    float *src = random_array(n, 1), *expected = random_array(n, 2);
+    char *dst = pinned(expected, size * n);
+    float *x = cuda_upload(cuda, src, sizeof(float) * n);
+    struct arrays a = {.window = src, .exchange = (char *)expected, .dtype = dtype};
+    struct arrays b = {.window = x, .exchange = dst, .dtype = dtype};
+    if (source == ROWS_GRADIENT) {
+        a = (struct arrays){.gradient = src, .staged = (char *)expected, .dtype = dtype};
+        b = (struct arrays){.gradient = x, .staged = dst, .dtype = dtype};
+    }
+    struct table host = table_create(cpu, c, key, a), device = table_create(cuda, c, key, b);
+    cpu->ops->send_rows(cpu->compute, &host.batch, source, dtype, &host.set, 3);
+    cuda->ops->send_rows(cuda->compute, &device.batch, source, dtype, &device.set, 3);
+    cuda->stream_wait(cuda->compute);
+    assert_memory_equal(dst, expected, size * n);
+    table_destroy(&host);
+    table_destroy(&device);
+    free(src);
+    free(expected);
+    cuda->release_host(dst);
+    cuda->release(x);
 }
 
 static void rows_leave(void **state)
 {
     (void)state;
-    for (uint32_t k = 0; k < 2 * N_CASES; k++) {
-        const struct rows_case *c = &rows_cases[k / 2];
-        const enum dtype dtype = k % 2 ? DTYPE_BF16 : DTYPE_F32;
-        const size_t n = length_of(c), size = dtype_size(dtype), at = size * (size_t)c->offset;
-        struct sets sets;
-        sets_create(&sets, c, k);
-        float *src = random_array(n, 1), *expected = random_array(n, 2);
-        char *dst = pinned(expected, size * n);
-        float *x = cuda_upload(cuda, src, sizeof(float) * n);
-        cpu->ops->send_rows(cpu->compute, (char *)expected + at, dtype, src + c->offset, &sets.host,
-                            c->cols, 3);
-        cuda->ops->send_rows(cuda->compute, dst + at, dtype, x + c->offset, &sets.device, c->cols,
-                             3);
-        cuda->stream_wait(cuda->compute);
-        assert_memory_equal(dst, expected, size * n);
-        free(src);
-        free(expected);
-        cuda->release_host(dst);
-        cuda->release(x);
-        sets_destroy(&sets);
-    }
+    for (uint32_t k = 0; k < N_CASES; k++)
+        for (int form = 0; form < 4; form++)
+            leave(&rows_cases[k], k, form & 1 ? DTYPE_BF16 : DTYPE_F32,
+                  form & 2 ? ROWS_GRADIENT : ROWS_WINDOW);
 }
 
 static void rows_arrive(void **state)
@@ -413,30 +185,30 @@ static void rows_arrive(void **state)
     for (uint32_t k = 0; k < 2 * N_CASES; k++) {
         const struct rows_case *c = &rows_cases[k / 2];
         const enum dtype dtype = k % 2 ? DTYPE_BF16 : DTYPE_F32;
-        const size_t n = length_of(c), size = dtype_size(dtype), first = (size_t)c->offset;
-        struct sets sets;
-        sets_create(&sets, c, k);
+        const size_t n = first_of(SHAPES), size = dtype_size(dtype);
+        bool *in = members(c, k);
         float *values = random_array(n, 1), *before = random_array(n, 2);
         uint16_t *arriving = rounded(values, n), *expected = rounded(before, n);
         char *src = pinned(dtype == DTYPE_F32 ? (void *)values : arriving, size * n);
         uint16_t *param = cuda_upload(cuda, expected, sizeof *param * n);
-        cuda->ops->receive_rows(cuda->compute, param + first, src + size * first, dtype,
-                                &sets.device, c->cols);
+        struct table t = table_create(
+            cuda, c, k, (struct arrays){.values = (char *)param, .exchange = src, .dtype = dtype});
+        cuda->ops->receive_rows(cuda->compute, &t.batch, dtype, &t.set);
         param = off_device(param, sizeof *param * n);
-        for (size_t i = first; i < n; i++)
-            if (is_in(&sets.host, (i - first) / (size_t)c->cols))
+        for (size_t i = 0; i < n; i++)
+            if (in[i])
                 expected[i] = arriving[i];
         assert_memory_equal(param, expected, sizeof *param * n);
-        free(values), free(before), free(arriving), free(expected), free(param);
+        table_destroy(&t);
+        free(values), free(before), free(arriving), free(expected), free(param), free(in);
         cuda->release_host(src);
-        sets_destroy(&sets);
     }
 }
 
 /* Rows of so many bytes, `offset` bytes into both memories; in one direction, src is pinned. */
 static void copy_with(size_t width, size_t offset, bool chooses_dst, bool chooses_src, bool arrives)
 {
-    enum { N = 13, FROM = 20 };
+    enum { N = 13, FROM = 20, ROWS = 31 };
     int to[N], from[N];
     for (int i = 0; i < N; i++) {
         to[i] = (i * 7 + 3) % ROWS;
@@ -467,18 +239,18 @@ static void copy_with(size_t width, size_t offset, bool chooses_dst, bool choose
 static void rows_are_copied(void **state)
 {
     (void)state;
-    static const size_t widths[] = {2, 12, 24, 64, 4094, 3072};
+    static const size_t row_bytes[] = {2, 12, 24, 64, 4094, 3072};
     for (int i = 0; i < 6; i++)
         for (int form = 0; form < 8; form++)
-            copy_with(widths[i], i == 5 && form & 1 ? 2 : 0, form & 1, form & 2, form & 4);
+            copy_with(row_bytes[i], i == 5 && form & 1 ? 2 : 0, form & 1, form & 2, form & 4);
 }
 
 /* A gradient arrives on one stream and is gathered on another; the window leaves on a third; what
  * the host makes of it arrives on the first; and it is read on the second. Events alone order
- * them. Returns the parameters, (SET_ROWS, cols) bf16. */
-static uint16_t *round_trip(const struct rows_case *c, const struct sets *sets, float *gradient)
+ * them. Returns the parameters, flat, bf16. */
+static uint16_t *round_trip(const struct rows_case *c, uint32_t key, float *gradient)
 {
-    const size_t n = length_of(c);
+    const size_t n = first_of(SHAPES);
     struct stream *up = cuda->stream_create(), *down = cuda->stream_create();
     struct event *arrived = cuda->event_create(), *gathered = cuda->event_create();
     struct event *left = cuda->event_create(), *updated = cuda->event_create();
@@ -487,6 +259,12 @@ static uint16_t *round_trip(const struct rows_case *c, const struct sets *sets, 
     uint16_t *param = cuda->allocate(sizeof *param * n);
     uint16_t *exchange = cuda->allocate_host(sizeof *exchange * n);
     float *scale = cuda_upload(cuda, &one, sizeof one);
+    struct table t = table_create(cuda, c, key,
+                                  (struct arrays){.gradient = g,
+                                                  .window = window,
+                                                  .values = (char *)param,
+                                                  .exchange = (char *)exchange,
+                                                  .dtype = DTYPE_BF16});
     memset(exchange, 0, sizeof *exchange * n);
     cuda->zero(cuda->compute, window, sizeof(float) * n);
     cuda->zero(cuda->compute, param, sizeof *param * n);
@@ -494,18 +272,19 @@ static uint16_t *round_trip(const struct rows_case *c, const struct sets *sets, 
     cuda->event_record(arrived, up);
     cuda->event_order(cuda->compute, arrived);
     for (int i = 0; i < 3; i++)
-        cuda->ops->accumulate_rows(cuda->compute, window, g, &sets->device, 0, c->cols, scale);
+        cuda->ops->accumulate_rows(cuda->compute, &t.batch, &t.set, 0, scale);
     cuda->event_record(gathered, cuda->compute);
     cuda->event_order(down, gathered);
-    cuda->ops->send_rows(down, exchange, DTYPE_BF16, window, &sets->device, c->cols, 3);
+    cuda->ops->send_rows(down, &t.batch, ROWS_WINDOW, DTYPE_BF16, &t.set, 3);
     cuda->event_record(left, down);
     cuda->event_wait(left);
     for (size_t i = 0; i < n; i++)
         exchange[i] ^= 0x8000u;
-    cuda->ops->receive_rows(up, param, exchange, DTYPE_BF16, &sets->device, c->cols);
+    cuda->ops->receive_rows(up, &t.batch, DTYPE_BF16, &t.set);
     cuda->event_record(updated, up);
     cuda->event_order(cuda->compute, updated);
     param = off_device(param, sizeof *param * n);
+    table_destroy(&t);
     cuda->release(g);
     cuda->release(window);
     cuda->release(scale);
@@ -522,68 +301,60 @@ static void events_order_streams(void **state)
 {
     (void)state;
     for (uint32_t k = 0; k < N_CASES; k++) {
-        const struct rows_case *c = &rows_cases[k];
-        const size_t n = length_of(c);
-        struct sets sets;
-        sets_create(&sets, c, k);
+        const size_t n = first_of(SHAPES);
+        bool *in = members(&rows_cases[k], k);
         float *values = random_array(n, 6), *gradient = pinned(values, sizeof(float) * n);
-        uint16_t *param = round_trip(c, &sets, gradient);
-        for (size_t i = 0; i < (size_t)SET_ROWS * c->cols; i++) {
+        uint16_t *param = round_trip(&rows_cases[k], k, gradient);
+        for (size_t i = 0; i < n; i++) {
             const float sum = (gradient[i] + gradient[i]) + gradient[i];
-            const uint16_t expected =
-                is_in(&sets.host, i / (size_t)c->cols) ? bf16_from_f32(-(sum / 3)) : 0;
+            const uint16_t expected = in[i] ? bf16_from_f32(-(sum / 3)) : 0;
             if (param[i] != expected)
                 fail_msg("case %u: element %zu is %#x, expected %#x", k, i, param[i], expected);
         }
         free(param);
         free(values);
+        free(in);
         cuda->release_host(gradient);
-        sets_destroy(&sets);
     }
 }
 
-/* No operator touches anything where there are no rows. */
+/* No operator touches anything where there are no matrices, or none with rows. */
 static void nothing_of_nothing(void **state)
 {
     (void)state;
     const float values[8] = {1, 2, 3, 4, 5, 6, 7, 8};
     const struct adamw rule = {.lr = 1};
     float *x = cuda_upload(cuda, values, sizeof values), *host = pinned(values, sizeof values);
-    const struct channel_set none = {(unsigned char *)x, 0, 0, 1, 1, true};
+    const struct channel_set set = {.n_groups = 1, .groups = 1, .with_leaving = true};
+    struct matrix_rows rows[2] = {{.values = x, .gradient = x, .window = x, .cols = 4},
+                                  {.values = x, .gradient = x, .window = x, .cols = 9}};
+    struct matrix_rows *table = (struct matrix_rows *)matrix_batch_upload(cuda, rows, 2).matrices;
     const struct ops *ops = cuda->ops;
     struct stream *s = cuda->compute;
-    ops->row_norms_squared(s, x, x, 0, 4);
-    ops->adamw_rows(s, x, x, x, x, x, (int *)x, (uint32_t *)x, 0, 4, &rule, x, true);
-    ops->accumulate_rows(s, x, x, &none, 0, 4, x);
-    ops->send_rows(s, host, DTYPE_F32, x, &none, 4, 2);
-    ops->receive_rows(s, x, host, DTYPE_F32, &none, 4);
+    for (int n = 0; n <= 2; n++) {
+        const struct matrix_batch none = matrix_batch_part(rows, table, 0, n);
+        ops->row_norms_squared(s, &none);
+        ops->adamw_rows(s, &none, NULL, 0, ROWS_GRADIENT, &rule, x, true);
+        ops->accumulate_rows(s, &none, &set, 0, x);
+        ops->send_rows(s, &none, ROWS_WINDOW, DTYPE_F32, &set, 2);
+        ops->receive_rows(s, &none, DTYPE_F32, &set);
+    }
     ops->copy_rows(s, x, NULL, host, NULL, 0, 4);
     ops->select_rows(s, (unsigned char *)x, x, 0, 0);
     x = off_device(x, sizeof values);
     assert_memory_equal(x, values, sizeof values);
     assert_memory_equal(host, values, sizeof values);
     free(x);
+    cuda->release(table);
     cuda->release_host(host);
 }
 
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(norms_of_rows),
-        cmocka_unit_test(norms_are_summed_up),
-        cmocka_unit_test(the_same_rows_are_chosen),
-        cmocka_unit_test(adamw_on_rows),
-        cmocka_unit_test(rows_gather),
-        cmocka_unit_test(rows_leave),
-        cmocka_unit_test(rows_arrive),
-        cmocka_unit_test(rows_are_copied),
-        cmocka_unit_test(events_order_streams),
-        cmocka_unit_test(nothing_of_nothing),
+        cmocka_unit_test(rows_gather),          cmocka_unit_test(rows_leave),
+        cmocka_unit_test(rows_arrive),          cmocka_unit_test(rows_are_copied),
+        cmocka_unit_test(events_order_streams), cmocka_unit_test(nothing_of_nothing),
     };
-    int n_failed = 0;
-    for (uint32_t order = 0; order < CUDA_ORDERS; order++) {
-        cuda_order(order);
-        n_failed += cmocka_run_group_tests_name("cuda_rows", tests, set_up, NULL);
-    }
-    return n_failed;
+    run_in_every_order("cuda_rows", tests);
 }

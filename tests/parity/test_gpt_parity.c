@@ -92,13 +92,12 @@ static void models_language_untied(void **state)
 
 struct optimizer {
     struct device *device;
-    const struct param_table *table;
-    float *m, *v;      /* (n_elements), device memory */
-    float *sums;       /* (most rows of a parameter), device memory */
-    float *factor;     /* one float, device memory */
-    int *row;          /* (most rows), device memory: 0, 1, ... */
-    uint32_t *updates; /* (rows of all parameters), device memory */
-    float *sums_host;
+    float *m, *v;  /* (n_elements), device memory */
+    float *norms;  /* (n_updates) of all rows, device memory */
+    float *factor; /* one float, device memory */
+    struct matrix_batch batch;
+    struct channel_update *updates; /* (n_updates) all rows of all parameters */
+    int n_updates;
 };
 
 static void *zeroed(struct device *device, size_t n)
@@ -108,32 +107,42 @@ static void *zeroed(struct device *device, size_t n)
     return x;
 }
 
-static int *counting(struct device *device, size_t n)
+static void describe_rows(struct optimizer *o, struct gpt *model, const struct param_table *table)
 {
-    int *host = zf_malloc(n * sizeof *host), *x = device->allocate(n * sizeof *x);
-    for (size_t i = 0; i < n; i++)
-        host[i] = (int)i;
-    device->copy(device->compute, x, host, n * sizeof *x);
-    free(host);
-    return x;
+    struct matrix_rows *rows = zf_calloc((size_t)table->n_params, sizeof *rows);
+    struct channel_update *updates = zf_malloc((size_t)o->n_updates * sizeof *updates);
+    int n = 0;
+    for (int i = 0; i < table->n_params; i++) {
+        const struct param *p = &table->params[i];
+        rows[i] = (struct matrix_rows){.values = (float *)gpt_param_data(model) + p->offset,
+                                       .gradient = gpt_grad_data(model) + p->offset,
+                                       .norms = o->norms + n,
+                                       .m = o->m + p->offset,
+                                       .v = o->v + p->offset,
+                                       .n_rows = p->rows,
+                                       .cols = p->cols,
+                                       .decays = p->decay};
+        for (int row = 0; row < p->rows; row++)
+            updates[n++] = (struct channel_update){i, row, row, 0};
+    }
+    o->batch = matrix_batch_upload(o->device, rows, table->n_params);
+    o->device->copy(o->device->compute, o->updates, updates, (size_t)n * sizeof *updates);
+    free(rows);
+    free(updates);
 }
 
 static struct optimizer optimizer_create(struct gpt *model)
 {
-    struct optimizer o = {.device = gpt_device(model), .table = gpt_params(model)};
-    size_t rows = 1, all_rows = 0;
-    for (int i = 0; i < o.table->n_params; i++) {
-        if ((size_t)o.table->params[i].rows > rows)
-            rows = (size_t)o.table->params[i].rows;
-        all_rows += (size_t)o.table->params[i].rows;
-    }
-    o.m = zeroed(o.device, o.table->n_elements);
-    o.v = zeroed(o.device, o.table->n_elements);
-    o.sums = zeroed(o.device, rows);
+    struct optimizer o = {.device = gpt_device(model)};
+    const struct param_table *table = gpt_params(model);
+    for (int i = 0; i < table->n_params; i++)
+        o.n_updates += table->params[i].rows;
+    o.m = zeroed(o.device, table->n_elements);
+    o.v = zeroed(o.device, table->n_elements);
+    o.norms = zeroed(o.device, (size_t)o.n_updates);
     o.factor = zeroed(o.device, 1);
-    o.row = counting(o.device, rows);
-    o.updates = zeroed(o.device, all_rows);
-    o.sums_host = zf_malloc(rows * sizeof *o.sums_host);
+    o.updates = o.device->allocate((size_t)o.n_updates * sizeof *o.updates);
+    describe_rows(&o, model, table);
     return o;
 }
 
@@ -141,49 +150,41 @@ static void optimizer_destroy(struct optimizer *o)
 {
     o->device->release(o->m);
     o->device->release(o->v);
-    o->device->release(o->sums);
+    o->device->release(o->norms);
     o->device->release(o->factor);
-    o->device->release(o->row);
     o->device->release(o->updates);
-    free(o->sums_host);
+    o->device->release((void *)o->batch.matrices);
 }
 
-static double gradient_norm(struct optimizer *o, struct gpt *model)
+static double gradient_norm(const struct optimizer *o)
 {
+    const size_t n = (size_t)o->n_updates;
+    float *norms = zf_malloc(n * sizeof *norms);
     double sum = 0;
-    for (int i = 0; i < o->table->n_params; i++) {
-        const struct param *p = &o->table->params[i];
-        o->device->ops->row_norms_squared(o->device->compute, o->sums,
-                                          gpt_grad_data(model) + p->offset, p->rows, p->cols);
-        o->device->copy(o->device->compute, o->sums_host, o->sums, (size_t)p->rows * sizeof(float));
-        o->device->stream_wait(o->device->compute);
-        for (int r = 0; r < p->rows; r++)
-            sum += (double)o->sums_host[r];
-    }
+    o->device->ops->row_norms_squared(o->device->compute, &o->batch);
+    o->device->copy(o->device->compute, norms, o->norms, n * sizeof *norms);
+    o->device->stream_wait(o->device->compute);
+    for (size_t i = 0; i < n; i++)
+        sum += (double)norms[i];
+    free(norms);
     return sqrt(sum);
 }
 
 /* As torch.nn.utils.clip_grad_norm_ and torch.optim.AdamW. Returns the norm. */
 static double optimizer_step(struct optimizer *o, struct gpt *model, double lr)
 {
-    double norm = gradient_norm(o, model);
+    double norm = gradient_norm(o);
     float factor = (float)fmin(1, CLIP_NORM / (norm + 1e-6));
-    float *params = gpt_param_data(model);
-    uint32_t *updates = o->updates;
+    struct adamw rule = {.lr = (float)lr,
+                         .beta1 = 0.9f,
+                         .beta2 = 0.999f,
+                         .eps = 1e-8f,
+                         .weight_decay = WEIGHT_DECAY};
     o->device->copy(o->device->compute, o->factor, &factor, sizeof factor);
-    for (int i = 0; i < o->table->n_params; i++) {
-        const struct param *p = &o->table->params[i];
-        struct adamw rule = {.lr = (float)lr,
-                             .beta1 = 0.9f,
-                             .beta2 = 0.999f,
-                             .eps = 1e-8f,
-                             .weight_decay = p->decay ? WEIGHT_DECAY : 0};
-        o->device->ops->adamw_rows(o->device->compute, params + p->offset, NULL, o->m + p->offset,
-                                   o->v + p->offset, gpt_grad_data(model) + p->offset, o->row,
-                                   updates, p->rows, p->cols, &rule, o->factor, false);
-        updates += p->rows;
-    }
-    o->device->zero(o->device->compute, gpt_grad_data(model), o->table->n_elements * sizeof(float));
+    o->device->ops->adamw_rows(o->device->compute, &o->batch, o->updates, o->n_updates,
+                               ROWS_GRADIENT, &rule, o->factor, false);
+    o->device->zero(o->device->compute, gpt_grad_data(model),
+                    gpt_params(model)->n_elements * sizeof(float));
     o->device->stream_wait(o->device->compute);
     return norm;
 }

@@ -352,7 +352,7 @@ static double loss_value(void *context)
                                    1);
     else
         device->ops->cross_entropy(device->compute, c->losses, NULL, c->logits, c->targets, LOSSES,
-                                   CLASSES, 1);
+                                   CLASSES, CLASSES, 1);
     double sum = 0;
     for (int i = 0; i < LOSSES; i++)
         sum += c->losses[i];
@@ -368,7 +368,7 @@ static void losses(void **state)
                           .scale = 0.25f};
     float *gradient = random_array(LOSSES * CLASSES, 1);
     device->ops->cross_entropy(device->compute, c.losses, gradient, gradient, c.targets, LOSSES,
-                               CLASSES, c.scale);
+                               CLASSES, CLASSES, c.scale);
     check_gradient("logits", loss_value, &c, c.logits, gradient, LOSSES * CLASSES);
     c.scores = random_array(LOSSES, 2);
     device->ops->squared_error(device->compute, c.losses, gradient, c.logits, c.scores, LOSSES,

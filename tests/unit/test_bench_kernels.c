@@ -151,7 +151,7 @@ static const struct bench_option table[] = {
     {"--text", BENCH_TEXT, offsetof(struct fields, text), 0, 0, ""},
     {"--flag", BENCH_FLAG, offsetof(struct fields, flag), 0, 0, ""},
 };
-static const struct bench_options options = {"test", table, 4};
+static const struct bench_options options = {"test", "Tests.", table, 4};
 
 static bool read_words(struct fields *f, struct zf_error *err, const char *a, const char *b,
                        const char *c, const char *d)

@@ -347,7 +347,7 @@ static void cross_entropy(void **state)
         logits[2 * classes + j] *= 500; /* exp of these is not finite */
     logits[3] = 9;
     float *gradient = copy_array(logits, (size_t)n * classes);
-    OPS->cross_entropy(COMPUTE, losses, gradient, gradient, targets, n, classes, 0.5f);
+    OPS->cross_entropy(COMPUTE, losses, gradient, gradient, targets, n, classes, classes, 0.5f);
     for (int i = 0; i < n; i++) {
         const float *x = logits + i * classes;
         double max = -INFINITY, sum = 0;
@@ -365,13 +365,26 @@ static void cross_entropy(void **state)
         }
     }
     float *scratch = copy_array(logits, (size_t)n * classes), again[4];
-    OPS->cross_entropy(COMPUTE, again, NULL, scratch, targets, n, classes, 0.5f);
+    OPS->cross_entropy(COMPUTE, again, NULL, scratch, targets, n, classes, classes, 0.5f);
     assert_memory_equal(again, losses, sizeof losses);
     float *apart = random_array((size_t)n * classes, 2);
     memcpy(scratch, logits, sizeof(float) * (size_t)n * classes);
-    OPS->cross_entropy(COMPUTE, again, apart, scratch, targets, n, classes, 0.5f);
+    OPS->cross_entropy(COMPUTE, again, apart, scratch, targets, n, classes, classes, 0.5f);
     assert_memory_equal(again, losses, sizeof losses);
     assert_memory_equal(apart, gradient, sizeof(float) * (size_t)n * classes);
+    enum { STRIDE = 1008 };
+    float *wide = random_array((size_t)n * STRIDE, 3);
+    for (int i = 0; i < n; i++)
+        memcpy(wide + i * STRIDE, logits + i * classes, sizeof(float) * (size_t)classes);
+    OPS->cross_entropy(COMPUTE, again, wide, wide, targets, n, classes, STRIDE, 0.5f);
+    assert_memory_equal(again, losses, sizeof losses);
+    for (int i = 0; i < n; i++) {
+        assert_memory_equal(wide + i * STRIDE, gradient + i * classes,
+                            sizeof(float) * (size_t)classes);
+        for (int j = classes; j < STRIDE; j++)
+            assert_true(wide[i * STRIDE + j] == 0);
+    }
+    free(wide);
     free(logits);
     free(gradient);
     free(scratch);
@@ -420,20 +433,16 @@ static void sums(void **state)
 {
     (void)state;
     enum { N = 203, C = 77 };
-    float *x = random_array(N * C, 1), db[C], norms[N], *copy = random_array(N * C, 2);
-    double expected[C], expected_norms[N] = {0};
+    float *x = random_array(N * C, 1), db[C], *copy = random_array(N * C, 2);
+    double expected[C];
     for (int j = 0; j < C; j++)
         expected[j] = db[j] = (float)j;
     for (int i = 0; i < N; i++)
-        for (int j = 0; j < C; j++) {
+        for (int j = 0; j < C; j++)
             expected[j] += x[i * C + j];
-            expected_norms[i] += (double)x[i * C + j] * x[i * C + j];
-        }
     OPS->bias_backward(COMPUTE, db, x, N, C);
-    OPS->row_norms_squared(COMPUTE, norms, x, N, C);
     OPS->from_f32(COMPUTE, copy, x, N * C);
     assert_near("db", db, expected, C, 1e-5);
-    assert_near("norms", norms, expected_norms, N, 1e-5);
     assert_memory_equal(copy, x, sizeof(float) * N * C);
     free(x);
     free(copy);
@@ -458,10 +467,9 @@ static void nothing_of_nothing(void **state)
     OPS->attention_backward(COMPUTE, x, x, x, x, x, &no_rows, 2, 2, 1, drop);
     OPS->gather_last(COMPUTE, x, x, &no_rows, 4);
     OPS->scatter_last(COMPUTE, x, x, &no_rows, 4);
-    OPS->cross_entropy(COMPUTE, x, x, x, order, 0, 4, 1);
+    OPS->cross_entropy(COMPUTE, x, x, x, order, 0, 4, 4, 1);
     OPS->squared_error(COMPUTE, x, x, x, x, 0, 1);
     OPS->from_f32(COMPUTE, x, y, 0);
-    OPS->row_norms_squared(COMPUTE, x, x, 0, 4);
     device->copy(COMPUTE, x, y, 0);
     device->zero(COMPUTE, x, 0);
     assert_memory_equal(x, y, sizeof x);
@@ -489,8 +497,7 @@ static void run_all(int n_threads, float *results[RESULTS])
     d->ops->attention_backward(d->compute, r[9], weights, qkv, r[8], lse, &rows, HEADS,
                                WIDE / HEADS, 0.1f, drop);
     d->ops->bias_backward(d->compute, r[11], qkv, N_TOKENS, 3 * WIDE);
-    d->ops->row_norms_squared(d->compute, r[11] + 3 * WIDE, qkv, N_TOKENS, 3 * WIDE);
-    d->ops->cross_entropy(d->compute, lse, r[11] + n, r[11] + n, order, N_TOKENS, WIDE, 1);
+    d->ops->cross_entropy(d->compute, lse, r[11] + n, r[11] + n, order, N_TOKENS, WIDE, WIDE, 1);
     free(gamma);
     free(weights);
     free(qkv);

@@ -45,47 +45,71 @@ static void assert_near(const char *what, float x, double expected, double toler
         fail_msg("%s is %.9g, expected %.9g", what, x, expected);
 }
 
-/* AdamW on rows. */
+/* AdamW on rows of matrices of several widths, one of which has no rows. */
 
-enum { SLOTS = 41, ROWS = 60 };
+enum { SLOTS = 41, ROWS = 60, WIDTHS = 5 };
 
-/* Slots' rows: some have none, the others differ. */
-static void make_slots(int *row, uint32_t *updates)
-{
-    for (int i = 0; i < SLOTS; i++) {
-        row[i] = i % 7 == 3 ? -1 : (i * 17 + 5) % ROWS;
-        updates[i] = i < 10 ? (uint32_t)i % 2 : 1000 * (uint32_t)i;
-    }
-}
+static const struct {
+    int cols, n_rows, decays;
+} widths[WIDTHS] = {{1, ROWS, 1}, {37, ROWS, 0}, {8, 0, 1}, {700, ROWS, 1}, {4, ROWS, 1}};
 
 struct slots {
-    float *param, *master, *m, *v, *gradient;
-    int row[SLOTS], cols;
-    uint32_t updates[SLOTS];
+    float *param[WIDTHS], *master[WIDTHS], *m[WIDTHS], *v[WIDTHS], *gradient[WIDTHS];
+    struct matrix_rows rows[WIDTHS];
+    struct matrix_batch batch;
+    struct channel_update updates[WIDTHS * SLOTS];
+    int n;
 };
 
-static struct slots slots_create(int cols, bool own_master)
+/* Slots' rows: some have none, the others differ. A matrix's last has had as many updates as the
+ * next one's first. */
+static void make_updates(struct slots *s)
 {
-    struct slots s = {.cols = cols};
-    const size_t state = (size_t)SLOTS * cols, all = (size_t)ROWS * cols;
-    s.param = random_array(all, 1);
-    s.gradient = random_array(all, 2);
-    s.m = random_array(state, 3);
-    s.v = random_array(state, 4);
-    s.master = own_master ? random_array(state, 5) : NULL;
-    for (size_t i = 0; i < state; i++)
-        s.v[i] = fabsf(s.v[i]);
-    make_slots(s.row, s.updates);
-    return s;
+    s->n = 0;
+    for (int k = 0; k < WIDTHS; k++)
+        for (int i = 0; i < SLOTS && widths[k].n_rows > 0; i++) {
+            const uint32_t count = i < 10 || i > 35 ? (uint32_t)i % 2 : 1000 * (uint32_t)i;
+            if (i % 7 != 3)
+                s->updates[s->n++] = (struct channel_update){k, i, (i * 17 + 5) % ROWS, count};
+        }
+}
+
+static void slots_create(struct slots *s, bool own_master)
+{
+    for (int k = 0; k < WIDTHS; k++) {
+        const uint32_t key = 10 * (uint32_t)k;
+        const size_t state = (size_t)SLOTS * widths[k].cols, all = (size_t)ROWS * widths[k].cols;
+        s->param[k] = random_array(all, key + 1);
+        s->gradient[k] = random_array(all, key + 2);
+        s->m[k] = random_array(state, key + 3);
+        s->v[k] = random_array(state, key + 4);
+        s->master[k] = own_master ? random_array(state, key + 5) : NULL;
+        for (size_t i = 0; i < state; i++)
+            s->v[k][i] = fabsf(s->v[k][i]);
+        s->rows[k] = (struct matrix_rows){.values = s->param[k],
+                                          .gradient = s->gradient[k],
+                                          .window = s->gradient[k],
+                                          .master = s->master[k],
+                                          .m = s->m[k],
+                                          .v = s->v[k],
+                                          .n_rows = widths[k].n_rows,
+                                          .cols = widths[k].cols,
+                                          .decays = widths[k].decays};
+    }
+    make_updates(s);
+    matrix_batch_number(s->rows, WIDTHS);
+    s->batch = matrix_batch_part(s->rows, s->rows, 0, WIDTHS);
 }
 
 static void slots_destroy(struct slots *s)
 {
-    free(s->param);
-    free(s->gradient);
-    free(s->m);
-    free(s->v);
-    free(s->master);
+    for (int k = 0; k < WIDTHS; k++) {
+        free(s->param[k]);
+        free(s->gradient[k]);
+        free(s->m[k]);
+        free(s->v[k]);
+        free(s->master[k]);
+    }
 }
 
 static double adamw_element(const struct adamw *rule, double p, double m, double v, double g,
@@ -102,30 +126,55 @@ static double adamw_element(const struct adamw *rule, double p, double m, double
     return p - rule->lr * m / (sqrt(v) + rule->eps);
 }
 
-static void check_slot(const struct slots *before, const struct slots *after, int slot,
-                       const struct adamw *rule, double scale, bool bf16)
+static void check_update(const struct slots *before, const struct slots *after,
+                         const struct channel_update *u, struct adamw rule, double scale, bool bf16)
 {
-    const int cols = before->cols;
+    const int k = u->matrix, cols = widths[k].cols;
+    rule.weight_decay = widths[k].decays ? rule.weight_decay : 0;
     for (int j = 0; j < cols; j++) {
-        const int at = before->row[slot] * cols + j, state = slot * cols + j;
-        const double g = scale * before->gradient[at];
-        const double p = before->master ? before->master[state] : before->param[at];
-        const float got = after->master ? after->master[state] : after->param[at];
-        assert_near("master", got,
-                    adamw_element(rule, p, before->m[state], before->v[state], g,
-                                  before->updates[slot] + 1.0),
-                    1e-6);
+        const int at = u->row * cols + j, state = u->slot * cols + j;
+        const double g = scale * before->gradient[k][at];
+        const double p = before->master[k] ? before->master[k][state] : before->param[k][at];
+        const float got = after->master[k] ? after->master[k][state] : after->param[k][at];
+        assert_near(
+            "master", got,
+            adamw_element(&rule, p, before->m[k][state], before->v[k][state], g, u->updates + 1.0),
+            1e-6);
         const float seen = bf16 ? bf16_to_f32(bf16_from_f32(got)) : got;
-        assert_memory_equal(after->param + at, &seen, sizeof seen);
-        const double g_m = rule->l2 ? g + rule->weight_decay * p : g;
-        assert_near("m", after->m[state], rule->beta1 * before->m[state] + (1 - rule->beta1) * g_m,
-                    1e-6);
-        assert_near("v", after->v[state],
-                    rule->beta2 * before->v[state] + (1 - rule->beta2) * g_m * g_m, 1e-6);
+        assert_memory_equal(after->param[k] + at, &seen, sizeof seen);
+        const double g_m = rule.l2 ? g + rule.weight_decay * p : g;
+        assert_near("m", after->m[k][state],
+                    rule.beta1 * before->m[k][state] + (1 - rule.beta1) * g_m, 1e-6);
+        assert_near("v", after->v[k][state],
+                    rule.beta2 * before->v[k][state] + (1 - rule.beta2) * g_m * g_m, 1e-6);
     }
 }
 
-static void adamw_with(int cols, bool own_master, bool bf16, bool l2, float scale)
+/* Slots of state, or rows of parameters, that no update is for. */
+static void check_untouched(const struct slots *before, const struct slots *after, bool skipped)
+{
+    for (int k = 0; k < WIDTHS; k++) {
+        const size_t cols = (size_t)widths[k].cols, bytes = sizeof(float) * cols;
+        bool slot[SLOTS] = {false}, row[ROWS] = {false};
+        for (int i = 0; i < before->n && !skipped; i++)
+            if (before->updates[i].matrix == k)
+                slot[before->updates[i].slot] = row[before->updates[i].row] = true;
+        for (size_t i = 0; i < SLOTS; i++) {
+            if (slot[i])
+                continue;
+            assert_memory_equal(after->m[k] + i * cols, before->m[k] + i * cols, bytes);
+            assert_memory_equal(after->v[k] + i * cols, before->v[k] + i * cols, bytes);
+            if (after->master[k])
+                assert_memory_equal(after->master[k] + i * cols, before->master[k] + i * cols,
+                                    bytes);
+        }
+        for (size_t i = 0; i < ROWS; i++)
+            if (!row[i])
+                assert_memory_equal(after->param[k] + i * cols, before->param[k] + i * cols, bytes);
+    }
+}
+
+static void adamw_with(bool own_master, bool bf16, bool l2, enum row_source source, float scale)
 {
     const struct adamw rule = {.lr = 0.01f,
                                .beta1 = 0.9f,
@@ -135,28 +184,19 @@ static void adamw_with(int cols, bool own_master, bool bf16, bool l2, float scal
                                .correction1 = NAN,
                                .correction2 = NAN,
                                .l2 = l2};
-    struct slots before = slots_create(cols, own_master), after = slots_create(cols, own_master);
-    const size_t row_bytes = sizeof(float) * (size_t)cols;
-    bool written[ROWS] = {false};
-    OPS->adamw_rows(COMPUTE, after.param, after.master, after.m, after.v, after.gradient, after.row,
-                    after.updates, SLOTS, cols, &rule, &scale, bf16);
-    for (int i = 0; i < SLOTS; i++) {
-        const bool updated = after.row[i] >= 0 && scale != 0;
-        assert_int_equal(after.updates[i], before.updates[i] + updated);
-        if (updated) {
-            written[after.row[i]] = true;
-            check_slot(&before, &after, i, &rule, scale, bf16);
-            continue;
-        }
-        const size_t at = (size_t)i * cols;
-        assert_memory_equal(after.m + at, before.m + at, row_bytes);
-        assert_memory_equal(after.v + at, before.v + at, row_bytes);
-        if (own_master)
-            assert_memory_equal(after.master + at, before.master + at, row_bytes);
+    struct slots before, after;
+    slots_create(&before, own_master);
+    slots_create(&after, own_master);
+    for (int k = 0; k < WIDTHS; k++) /* of the other source there is nothing to be had */
+        *(source == ROWS_GRADIENT ? &after.rows[k].window : &after.rows[k].gradient) = NULL;
+    OPS->adamw_rows(COMPUTE, &after.batch, after.updates, after.n, source, &rule, &scale, bf16);
+    for (int i = 0; i < after.n; i++) {
+        const struct channel_update *u = &before.updates[i];
+        assert_int_equal(after.updates[i].updates, u->updates + (scale != 0));
+        if (scale != 0)
+            check_update(&before, &after, u, rule, scale, bf16);
     }
-    for (int i = 0; i < ROWS; i++)
-        if (!written[i])
-            assert_memory_equal(after.param + i * cols, before.param + i * cols, row_bytes);
+    check_untouched(&before, &after, scale == 0);
     slots_destroy(&before);
     slots_destroy(&after);
 }
@@ -164,17 +204,16 @@ static void adamw_with(int cols, bool own_master, bool bf16, bool l2, float scal
 static void adamw_on_rows(void **state)
 {
     (void)state;
-    static const int widths[] = {1, 37, 700};
-    for (int i = 0; i < 3; i++)
-        for (int form = 0; form < 8; form++)
-            adamw_with(widths[i], form & 1, (form & 3) == 3, form & 4, 0.5f);
+    for (int form = 0; form < 8; form++)
+        adamw_with(form & 1, (form & 3) == 3, form & 4, form & 2 ? ROWS_WINDOW : ROWS_GRADIENT,
+                   0.5f);
 }
 
 static void adamw_skips_a_step(void **state)
 {
     (void)state;
-    adamw_with(37, false, false, false, 0);
-    adamw_with(37, true, true, false, 0);
+    adamw_with(false, false, false, ROWS_GRADIENT, 0);
+    adamw_with(true, true, false, ROWS_WINDOW, 0);
 }
 
 /* Norms and what they say. */
@@ -242,130 +281,224 @@ static void greatest_rows_are_chosen(void **state)
     }
 }
 
-/* Rows that gather, leave and arrive. */
+/* Rows that gather, leave and arrive: matrices that differ in everything. */
+
+static const struct {
+    int cols, n_rows, shift;
+} shapes[] = {{33, 203, 2}, {64, 1, 63}, {5, 0, 3}, {1, 203, 0}, {1333, 57, 5}, {7, 60, 1}};
+
+enum { SHAPES = sizeof shapes / sizeof *shapes, MOST_ROWS = 203 };
 
 struct rows_case {
-    int cols, shift, n_groups;
+    int n_groups;
     uint64_t groups, fresh;
     bool with_leaving;
+    int first, last; /* which matrices the operator is given */
 };
 
 static const struct rows_case rows_cases[] = {
-    {33, 2, 4, 0x5, 0x4, false}, {64, 63, 64, 0x8000000000000003, 0x2, true},
-    {1, 0, 1, 1, 1, true},       {333, 5, 3, 7, 0, true},
-    {7, 1, 3, 0, 7, false},
+    {4, 0x5, 0x4, false, 0, 6}, {64, 0x8000000000000003, 0x2, true, 0, 6},
+    {1, 1, 1, true, 1, 5},      {3, 7, 0, true, 4, 6},
+    {3, 0, 7, false, 0, 6},     {2, 3, 1, false, 2, 3},
 };
 
-enum { SET_ROWS = 203 };
+/* A table; element i of its flat arrays, matrix after matrix, is of the set, and of a fresh group.
+ */
+struct table {
+    struct matrix_rows rows[SHAPES];
+    struct matrix_batch batch;
+    struct channel_set set;
+    unsigned char place[SHAPES][MOST_ROWS];
+    size_t n;
+    bool *in, *fresh;
+};
 
-static struct channel_set set_of(const struct rows_case *c, unsigned char *place)
+static void describe_elements(struct table *t, const struct rows_case *c)
 {
-    for (int i = 0; i < SET_ROWS; i++)
-        place[i] = (unsigned char)(random_bits(i, 7) % 4);
-    return (struct channel_set){place, SET_ROWS, c->shift, c->n_groups, c->groups, c->with_leaving};
+    size_t at = 0;
+    for (int k = 0; k < SHAPES; k++)
+        for (int i = 0; i < shapes[k].n_rows * shapes[k].cols; i++, at++) {
+            const int row = i / shapes[k].cols, group = (row + shapes[k].shift) % c->n_groups;
+            const unsigned char place = t->place[k][row];
+            t->fresh[at] = c->fresh >> group & 1;
+            t->in[at] =
+                k >= c->first && k < c->last && (c->groups >> group & 1) &&
+                (place == CHANNEL_DEFERRED || (place == CHANNEL_LEAVING && c->with_leaving));
+        }
 }
 
-static int group_of(const struct rows_case *c, int row)
+static void table_create(struct table *t, const struct rows_case *c)
 {
-    return (row + c->shift) % c->n_groups;
+    *t = (struct table){
+        .set = {.n_groups = c->n_groups, .groups = c->groups, .with_leaving = c->with_leaving}};
+    for (int k = 0; k < SHAPES; k++) {
+        t->rows[k] = (struct matrix_rows){.place = t->place[k],
+                                          .n_rows = shapes[k].n_rows,
+                                          .cols = shapes[k].cols,
+                                          .shift = shapes[k].shift};
+        for (int i = 0; i < MOST_ROWS; i++)
+            t->place[k][i] = (unsigned char)(random_bits((size_t)(k * MOST_ROWS + i), 7) % 4);
+        t->n += (size_t)shapes[k].n_rows * (size_t)shapes[k].cols;
+    }
+    t->in = zf_malloc(t->n);
+    t->fresh = zf_malloc(t->n);
+    describe_elements(t, c);
+    matrix_batch_number(t->rows, SHAPES);
+    t->batch = matrix_batch_part(t->rows, t->rows, c->first, c->last);
 }
 
-static bool is_in(const struct rows_case *c, const unsigned char *place, int row)
+static void table_destroy(struct table *t)
 {
-    return (c->groups >> group_of(c, row) & 1) &&
-           (place[row] == CHANNEL_DEFERRED || (place[row] == CHANNEL_LEAVING && c->with_leaving));
+    free(t->in);
+    free(t->fresh);
 }
+
+/* Where matrix k begins in the flat arrays. */
+static size_t first_of(int k)
+{
+    return k == 0 ? 0 : first_of(k - 1) + (size_t)shapes[k - 1].n_rows * (size_t)shapes[k - 1].cols;
+}
+
+#define for_each_case(c)                                                                           \
+    for (const struct rows_case *c = rows_cases;                                                   \
+         c < rows_cases + sizeof rows_cases / sizeof *rows_cases; c++)
 
 static void rows_gather(void **state)
 {
     (void)state;
-    for (size_t k = 0; k < sizeof rows_cases / sizeof *rows_cases; k++) {
-        const struct rows_case *c = &rows_cases[k];
-        unsigned char place[SET_ROWS];
-        const struct channel_set set = set_of(c, place);
-        const size_t n = (size_t)SET_ROWS * c->cols;
-        float *window = random_array(n, 1), *gradient = random_array(n, 2);
-        float *before = copy_of(window, sizeof(float) * n);
+    for_each_case(c)
+    {
+        struct table t;
+        table_create(&t, c);
+        float *window = random_array(t.n, 1), *gradient = random_array(t.n, 2);
+        float *before = copy_of(window, sizeof(float) * t.n);
         const float scale = 0.25f, skipped = 0;
+        for (int k = 0; k < SHAPES; k++) {
+            t.rows[k].window = window + first_of(k);
+            t.rows[k].gradient = gradient + first_of(k);
+        }
         gradient[0] = NAN;
-        OPS->accumulate_rows(COMPUTE, window, gradient, &set, c->fresh, c->cols, &skipped);
-        assert_memory_equal(window, before, sizeof(float) * n);
+        OPS->accumulate_rows(COMPUTE, &t.batch, &t.set, c->fresh, &skipped);
+        assert_memory_equal(window, before, sizeof(float) * t.n);
         gradient[0] = 1;
-        OPS->accumulate_rows(COMPUTE, window, gradient, &set, c->fresh, c->cols, &scale);
-        for (size_t i = 0; i < n; i++) {
-            const int row = (int)(i / (size_t)c->cols);
-            const bool fresh = c->fresh >> group_of(c, row) & 1;
-            const double sum = (fresh ? 0 : (double)before[i]) + 0.25 * gradient[i];
-            if (is_in(c, place, row))
-                assert_near("window", window[i], sum, 1e-7);
+        OPS->accumulate_rows(COMPUTE, &t.batch, &t.set, c->fresh, &scale);
+        for (size_t i = 0; i < t.n; i++)
+            if (t.in[i])
+                assert_near("window", window[i],
+                            (t.fresh[i] ? 0 : (double)before[i]) + 0.25 * gradient[i], 1e-7);
             else
                 assert_memory_equal(window + i, before + i, sizeof *window);
-        }
         free(window);
         free(gradient);
         free(before);
+        table_destroy(&t);
     }
+}
+
+/* Windows leave into `exchange`, gradients into `staged`; the other of the two is absent. */
+static void leave(const struct rows_case *c, enum row_source source)
+{
+    struct table t;
+    table_create(&t, c);
+    float *src = random_array(t.n, 1), *f32 = random_array(t.n, 2), *half = random_array(t.n, 3);
+    float *f32_before = copy_of(f32, 4 * t.n);
+    uint16_t *half_before = copy_of(half, 2 * t.n), *bf16 = (uint16_t *)half;
+    for (int wide = 0; wide < 2; wide++) {
+        for (int k = 0; k < SHAPES; k++) {
+            struct matrix_rows *m = &t.rows[k];
+            *(source == ROWS_WINDOW ? &m->window : &m->gradient) = src + first_of(k);
+            *(source == ROWS_WINDOW ? &m->exchange : &m->staged) =
+                wide ? (void *)(f32 + first_of(k)) : bf16 + first_of(k);
+        }
+        OPS->send_rows(COMPUTE, &t.batch, source, wide ? DTYPE_F32 : DTYPE_BF16, &t.set, 3);
+    }
+    for (size_t i = 0; i < t.n; i++) {
+        assert_true(f32[i] == (t.in[i] ? src[i] / 3 : f32_before[i]));
+        assert_true(bf16[i] == (t.in[i] ? bf16_from_f32(src[i] / 3) : half_before[i]));
+    }
+    free(src);
+    free(f32);
+    free(half);
+    free(f32_before);
+    free(half_before);
+    table_destroy(&t);
 }
 
 static void rows_leave(void **state)
 {
     (void)state;
-    for (size_t k = 0; k < sizeof rows_cases / sizeof *rows_cases; k++) {
-        const struct rows_case *c = &rows_cases[k];
-        unsigned char place[SET_ROWS];
-        const struct channel_set set = set_of(c, place);
-        const size_t n = (size_t)SET_ROWS * c->cols;
-        float *src = random_array(n, 1), *f32 = random_array(n, 2), *half = random_array(n, 3);
-        float *f32_before = copy_of(f32, 4 * n);
-        uint16_t *half_before = copy_of(half, 2 * n), *bf16 = (uint16_t *)half;
-        OPS->send_rows(COMPUTE, f32, DTYPE_F32, src, &set, c->cols, 3);
-        OPS->send_rows(COMPUTE, bf16, DTYPE_BF16, src, &set, c->cols, 3);
-        for (size_t i = 0; i < n; i++) {
-            const bool in = is_in(c, place, (int)(i / (size_t)c->cols));
-            assert_true(f32[i] == (in ? src[i] / 3 : f32_before[i]));
-            assert_true(bf16[i] == (in ? bf16_from_f32(src[i] / 3) : half_before[i]));
-        }
-        free(src);
-        free(f32);
-        free(half);
-        free(f32_before);
-        free(half_before);
+    for_each_case(c)
+    {
+        leave(c, ROWS_WINDOW);
+        leave(c, ROWS_GRADIENT);
     }
 }
 
 static void rows_arrive(void **state)
 {
     (void)state;
-    for (size_t k = 0; k < sizeof rows_cases / sizeof *rows_cases; k++) {
-        const struct rows_case *c = &rows_cases[k];
-        unsigned char place[SET_ROWS];
-        const struct channel_set set = set_of(c, place);
-        const size_t n = (size_t)SET_ROWS * c->cols;
-        float *src = random_array(n, 1), *param = random_array(n, 2);
-        float *before = copy_of(param, sizeof(float) * n);
-        uint16_t *bf16 = zf_malloc(sizeof *bf16 * n);
-        for (size_t i = 0; i < n; i++)
+    for_each_case(c)
+    {
+        struct table t;
+        table_create(&t, c);
+        float *src = random_array(t.n, 1), *param = random_array(t.n, 2);
+        float *before = copy_of(param, sizeof(float) * t.n);
+        uint16_t *bf16 = zf_malloc(sizeof *bf16 * t.n);
+        for (size_t i = 0; i < t.n; i++)
             bf16[i] = bf16_from_f32(-src[i]);
-        for (int f32 = 0; f32 < 2; f32++) {
-            OPS->receive_rows(COMPUTE, param, f32 ? (void *)src : bf16,
-                              f32 ? DTYPE_F32 : DTYPE_BF16, &set, c->cols);
-            for (size_t i = 0; i < n; i++) {
-                const float arrived = f32 ? src[i] : bf16_to_f32(bf16[i]);
-                const bool in = is_in(c, place, (int)(i / (size_t)c->cols));
-                assert_true(param[i] == (in ? arrived : before[i]));
+        for (int wide = 0; wide < 2; wide++) {
+            for (int k = 0; k < SHAPES; k++) {
+                t.rows[k].values = param + first_of(k);
+                t.rows[k].exchange = wide ? (void *)(src + first_of(k)) : bf16 + first_of(k);
+            }
+            OPS->receive_rows(COMPUTE, &t.batch, wide ? DTYPE_F32 : DTYPE_BF16, &t.set);
+            for (size_t i = 0; i < t.n; i++) {
+                const float arrived = wide ? src[i] : bf16_to_f32(bf16[i]);
+                assert_true(param[i] == (t.in[i] ? arrived : before[i]));
             }
         }
         free(src);
         free(param);
         free(before);
         free(bf16);
+        table_destroy(&t);
+    }
+}
+
+/* Each row's sum of squares, and no sum of a matrix outside the batch. */
+static void norms_of_rows(void **state)
+{
+    (void)state;
+    for_each_case(c)
+    {
+        struct table t;
+        table_create(&t, c);
+        float *gradient = random_array(t.n, 1), norms[SHAPES][MOST_ROWS];
+        for (int k = 0; k < SHAPES; k++) {
+            t.rows[k].gradient = gradient + first_of(k);
+            t.rows[k].norms = norms[k];
+            for (int row = 0; row < MOST_ROWS; row++)
+                norms[k][row] = -1;
+        }
+        OPS->row_norms_squared(COMPUTE, &t.batch);
+        for (int k = 0; k < SHAPES; k++)
+            for (int row = 0; row < MOST_ROWS; row++) {
+                const float *x = t.rows[k].gradient + row * shapes[k].cols;
+                double sum = 0;
+                for (int j = 0; row < shapes[k].n_rows && j < shapes[k].cols; j++)
+                    sum += (double)x[j] * x[j];
+                const bool in = k >= c->first && k < c->last && row < shapes[k].n_rows;
+                assert_near("norm", norms[k][row], in ? sum : -1, 1e-5);
+            }
+        free(gradient);
+        table_destroy(&t);
     }
 }
 
 static void rows_are_copied(void **state)
 {
     (void)state;
-    static const size_t widths[] = {2, 6, 64, 4094};
+    static const size_t row_bytes[] = {2, 6, 64, 4094};
     enum { N = 23, FROM = 40 };
     int to[N], from[N];
     for (int i = 0; i < N; i++) {
@@ -373,7 +506,7 @@ static void rows_are_copied(void **state)
         from[i] = (int)(random_bits(i, 5) % FROM);
     }
     for (int k = 0; k < 16; k++) {
-        const size_t width = widths[k % 4];
+        const size_t width = row_bytes[k % 4];
         const int *dst_row = k & 4 ? to : NULL, *src_row = k & 8 ? from : NULL;
         char *src = (char *)random_array(width * FROM / 4, 1);
         char *dst = (char *)random_array(width * ROWS / 4, 2);
@@ -389,42 +522,80 @@ static void rows_are_copied(void **state)
     }
 }
 
-/* No operator touches anything where there are no rows. */
+/* No operator touches anything where there are no matrices, or none with rows. */
 static void nothing_of_nothing(void **state)
 {
     (void)state;
     float x[8] = {1, 2, 3, 4, 5, 6, 7, 8}, y[8];
     const struct adamw rule = {0};
-    const struct channel_set none = {(unsigned char *)x, 0, 0, 1, 1, true};
+    const struct channel_set set = {.n_groups = 1, .groups = 1, .with_leaving = true};
+    struct matrix_rows rows[2] = {{.values = x, .gradient = x, .window = x, .cols = 4},
+                                  {.values = x, .gradient = x, .window = x, .cols = 9}};
     memcpy(y, x, sizeof x);
-    OPS->adamw_rows(COMPUTE, x, x, x, x, x, (int *)x, (uint32_t *)x, 0, 4, &rule, x, false);
-    OPS->accumulate_rows(COMPUTE, x, x, &none, 0, 4, x);
-    OPS->send_rows(COMPUTE, x, DTYPE_F32, x, &none, 4, 2);
-    OPS->receive_rows(COMPUTE, x, x, DTYPE_F32, &none, 4);
+    matrix_batch_number(rows, 2);
+    for (int n = 0; n <= 2; n++) {
+        const struct matrix_batch none = matrix_batch_part(rows, rows, 0, n);
+        OPS->row_norms_squared(COMPUTE, &none);
+        OPS->adamw_rows(COMPUTE, &none, NULL, 0, ROWS_GRADIENT, &rule, x, false);
+        OPS->accumulate_rows(COMPUTE, &none, &set, 0, x);
+        OPS->send_rows(COMPUTE, &none, ROWS_WINDOW, DTYPE_F32, &set, 2);
+        OPS->receive_rows(COMPUTE, &none, DTYPE_F32, &set);
+    }
     OPS->copy_rows(COMPUTE, x, NULL, x, NULL, 0, 4);
     OPS->select_rows(COMPUTE, (unsigned char *)x, x, 0, 0);
     assert_memory_equal(x, y, sizeof x);
+}
+
+/* Numbers go through a table, and a part of it begins with its first matrix's. */
+static void tables_are_numbered(void **state)
+{
+    (void)state;
+    struct matrix_rows rows[] = {{.n_rows = 9, .cols = ROW_PIECE},
+                                 {.n_rows = 1, .cols = ROW_PIECE + 1},
+                                 {.n_rows = 0, .cols = 5},
+                                 {.n_rows = 3, .cols = NORM_LONG_ROW}};
+    static const int pieces[] = {0, 9, 11, 11, 11 + 3 * (NORM_LONG_ROW / ROW_PIECE)};
+    static const int norm_tasks[] = {0, 2, 3, 3, 6};
+    matrix_batch_number(rows, 4);
+    for (int first = 0; first < 4; first++)
+        for (int last = first; last <= 4; last++) {
+            const struct matrix_batch b = matrix_batch_part(rows, rows, first, last);
+            assert_int_equal(b.n, last - first);
+            assert_int_equal(b.n_pieces, pieces[last] - pieces[first]);
+            assert_int_equal(b.n_norm_tasks, norm_tasks[last] - norm_tasks[first]);
+            if (b.n > 0) {
+                assert_int_equal(b.first_piece, pieces[first]);
+                assert_int_equal(b.first_norm_task, norm_tasks[first]);
+                assert_int_equal(b.matrices[0].first_piece, pieces[first]);
+            }
+        }
 }
 
 /* The same bits on any number of threads. */
 static void same_bits_on_any_threads(void **state)
 {
     (void)state;
-    enum { C = 700, N = SLOTS * C };
     const struct adamw rule = {.lr = 0.01f, .beta1 = 0.9f, .beta2 = 0.99f, .eps = 1e-8f};
     const float scale = 0.3f;
-    struct slots one = slots_create(C, true), more = slots_create(C, true);
-    struct slots *both[] = {&one, &more};
+    struct slots one, more, *both[] = {&one, &more};
+    float norms[2][WIDTHS][ROWS] = {0};
     for (int i = 0; i < 2; i++) {
         struct slots *s = both[i];
+        slots_create(s, true);
+        for (int k = 0; k < WIDTHS; k++)
+            s->rows[k].norms = norms[i][k];
         device = device_cpu(i ? 3 : 1);
-        OPS->adamw_rows(COMPUTE, s->param, s->master, s->m, s->v, s->gradient, s->row, s->updates,
-                        SLOTS, C, &rule, &scale, true);
+        OPS->adamw_rows(COMPUTE, &s->batch, s->updates, s->n, ROWS_GRADIENT, &rule, &scale, true);
+        OPS->row_norms_squared(COMPUTE, &s->batch);
     }
     device = device_cpu(2);
-    assert_memory_equal(one.param, more.param, sizeof(float) * ROWS * C);
-    assert_memory_equal(one.master, more.master, sizeof(float) * N);
-    assert_memory_equal(one.updates, more.updates, sizeof one.updates);
+    for (int k = 0; k < WIDTHS; k++) {
+        const size_t cols = (size_t)widths[k].cols;
+        assert_memory_equal(one.param[k], more.param[k], sizeof(float) * ROWS * cols);
+        assert_memory_equal(one.master[k], more.master[k], sizeof(float) * SLOTS * cols);
+    }
+    assert_memory_equal(one.updates, more.updates, sizeof *one.updates * (size_t)one.n);
+    assert_memory_equal(norms[0], norms[1], sizeof norms[0]);
     slots_destroy(&one);
     slots_destroy(&more);
 }
@@ -434,6 +605,7 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(adamw_on_rows),       cmocka_unit_test(adamw_skips_a_step),
         cmocka_unit_test(norms_are_summed_up), cmocka_unit_test(greatest_rows_are_chosen),
+        cmocka_unit_test(norms_of_rows),       cmocka_unit_test(tables_are_numbered),
         cmocka_unit_test(rows_gather),         cmocka_unit_test(rows_leave),
         cmocka_unit_test(rows_arrive),         cmocka_unit_test(rows_are_copied),
         cmocka_unit_test(nothing_of_nothing),  cmocka_unit_test(same_bits_on_any_threads),

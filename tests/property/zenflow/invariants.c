@@ -1,5 +1,6 @@
 /* The invariants of the ZenFlow engine (offload/README.md), each a test of its own name:
  * `zenflow_invariants I5` runs one. Under mpirun the rank-dependent ones run on all ranks. */
+#include "tests/cuda_emulator/emulator.h"
 #include "tests/property/zenflow/oracle.h"
 #include "tests/property/zenflow/problem.h"
 #include "tests/testing.h"
@@ -9,6 +10,10 @@
 #include "data/file.h"
 
 #include <math.h>
+
+/* Where this is linked with the emulator. */
+extern struct emulator_counts emulator_counts(void) __attribute__((weak));
+extern void emulator_drain(void) __attribute__((weak));
 
 static struct comm *world, *alone;
 
@@ -90,10 +95,41 @@ static void follow_oracle(const struct engine_config *config, unsigned seed, int
 struct plain {
     struct device *device;
     float *master, *m, *v, *gradient, *one; /* (n_elements) each; one float */
-    int *row;                               /* (n_elements) 0, 1, 2, ... */
-    uint32_t *updates;
+    struct matrix_batch batch;
+    struct channel_update *updates; /* (n_updates) all rows */
+    int n_updates;
     char *params;
 };
+
+static struct matrix_rows plain_matrix(const struct plain *a, const struct param *p)
+{
+    return (struct matrix_rows){.values = a->params + p->offset * dtype_size(a->device->dtype),
+                                .gradient = a->gradient + p->offset,
+                                .master = on_cuda() ? a->master + p->offset : NULL,
+                                .m = a->m + p->offset,
+                                .v = a->v + p->offset,
+                                .n_rows = p->rows,
+                                .cols = p->cols,
+                                .decays = p->decay};
+}
+
+/* The table of all parameters, and all their rows as channels to update. */
+static void plain_describe(struct plain *a, const struct param_table *table)
+{
+    struct device *d = a->device;
+    struct matrix_rows *rows = zf_calloc((size_t)table->n_params, sizeof *rows);
+    struct channel_update *updates = zf_malloc(sizeof *updates * table->n_elements);
+    for (int k = 0; k < table->n_params; k++) {
+        rows[k] = plain_matrix(a, &table->params[k]);
+        for (int row = 0; row < rows[k].n_rows; row++)
+            updates[a->n_updates++] = (struct channel_update){k, row, row, 0};
+    }
+    a->batch = matrix_batch_upload(d, rows, table->n_params);
+    a->updates = d->allocate(sizeof *updates * (size_t)a->n_updates);
+    d->copy(d->compute, a->updates, updates, sizeof *updates * (size_t)a->n_updates);
+    free(rows);
+    free(updates);
+}
 
 static struct plain plain_create(const struct problem *p)
 {
@@ -106,25 +142,19 @@ static struct plain plain_create(const struct problem *p)
         *arrays[i] = d->allocate(sizeof(float) * n);
         d->zero(d->compute, *arrays[i], sizeof(float) * n);
     }
-    a.row = d->allocate(sizeof(int) * n);
-    a.updates = d->allocate(sizeof(uint32_t) * n);
     a.params = d->allocate(dtype_size(d->dtype) * n);
-    int *rows = zf_malloc(sizeof(int) * n);
-    for (size_t i = 0; i < n; i++)
-        rows[i] = (int)i;
-    d->copy(d->compute, a.row, rows, sizeof(int) * n);
+    plain_describe(&a, &p->table);
     d->copy(d->compute, a.one, &one, sizeof one);
-    d->zero(d->compute, a.updates, sizeof(uint32_t) * n);
     d->copy(d->compute, a.params, p->device_params, dtype_size(d->dtype) * n);
     d->ops->to_f32(d->compute, a.master, p->device_params, n);
     d->stream_wait(d->compute);
-    free(rows);
     return a;
 }
 
 static void plain_destroy(struct plain *a)
 {
-    void *arrays[] = {a->master, a->m, a->v, a->gradient, a->one, a->row, a->updates, a->params};
+    void *arrays[] = {a->master,  a->m,     a->v, a->gradient, a->one, (void *)a->batch.matrices,
+                      a->updates, a->params};
     for (size_t i = 0; i < sizeof arrays / sizeof *arrays; i++)
         a->device->release(arrays[i]);
 }
@@ -133,19 +163,14 @@ static void plain_step(struct plain *a, const struct problem *p, const struct en
                        int step, const float *gradient)
 {
     struct device *d = a->device;
+    const struct adamw rule = {.lr = problem_lr(step),
+                               .beta1 = c->beta1,
+                               .beta2 = c->beta2,
+                               .eps = c->eps,
+                               .weight_decay = c->weight_decay};
     d->copy(d->compute, a->gradient, gradient, sizeof(float) * p->table.n_elements);
-    for (int k = 0; k < p->table.n_params; k++) {
-        const struct param *q = &p->table.params[k];
-        struct adamw rule = {.lr = problem_lr(step),
-                             .beta1 = c->beta1,
-                             .beta2 = c->beta2,
-                             .eps = c->eps,
-                             .weight_decay = q->decay ? c->weight_decay : 0};
-        d->ops->adamw_rows(d->compute, a->params + q->offset * dtype_size(d->dtype),
-                           on_cuda() ? a->master + q->offset : NULL, a->m + q->offset,
-                           a->v + q->offset, a->gradient + q->offset, a->row,
-                           a->updates + q->offset, q->rows, q->cols, &rule, a->one, on_cuda());
-    }
+    d->ops->adamw_rows(d->compute, &a->batch, a->updates, a->n_updates, ROWS_GRADIENT, &rule,
+                       a->one, on_cuda());
 }
 
 static void assert_plain_equals(const struct plain *a, const struct problem *p)
@@ -290,6 +315,56 @@ static void I5(void **state)
         problem_destroy(&delayed);
     }
     assert_true(stall_delayed > stall);
+}
+
+/* Steps whose gradients do not depend on the parameters, so that nobody need look at these in
+ * between. Returns what each forward pass saw, in host memory. */
+static char *run_unwatched(struct problem *p, int n, bool waits)
+{
+    struct device *d = p->device;
+    size_t bytes = (size_t)n * p->table.n_elements * dtype_size(d->dtype);
+    char *log = d->allocate(bytes), *seen = zf_malloc(bytes);
+    int ranks = comm_size(p->comm), rank = comm_rank(p->comm);
+    struct step_report report;
+    struct zf_error err;
+    d->zero(d->compute, log, bytes);
+    p->seen = log;
+    for (int step = 0; step < n; step++) {
+        engine_begin_step(p->engine, problem_lr(step));
+        for (int s = rank; s < PROBLEM_SAMPLES; s += ranks)
+            problem_add_gradient(p, step, s, p->params, p->grads);
+        problem_give_gradient(p);
+        assert_works(engine_end_step(p->engine, &report, &err), err);
+        if (waits) {
+            engine_settle(p->engine);
+            d->stream_wait(d->compute);
+        }
+    }
+    engine_finish(p->engine);
+    d->copy(d->compute, seen, log, bytes);
+    d->stream_wait(d->compute);
+    d->release(log);
+    return seen;
+}
+
+/* The host may run ahead of the device over many steps: each forward pass sees the same parameters
+ * as where it waits for everything after each step. */
+static void I5_unwatched(void **state)
+{
+    (void)state;
+    for (unsigned seed = 0; seed < cases(12); seed++) {
+        struct engine_config c = problem_random_config(600 + seed);
+        struct problem p, q;
+        problem_create(&p, seed, world, &c);
+        problem_create(&q, seed, world, &c);
+        char *ahead = run_unwatched(&p, 30, false), *watched = run_unwatched(&q, 30, true);
+        if (memcmp(ahead, watched, 30 * p.table.n_elements * dtype_size(p.device->dtype)) != 0)
+            fail_msg("seed %u (%s): a pass saw other parameters", seed, problem_describe(&c));
+        free(ahead);
+        free(watched);
+        problem_destroy(&p);
+        problem_destroy(&q);
+    }
 }
 
 static char *shared_folder(void)
@@ -565,6 +640,43 @@ static void auto_interval(void **state)
     }
 }
 
+/* Kernels of one step in the middle of windows, beside the gradient's own. */
+static unsigned long launches_of_step(int layers, int matrices)
+{
+    struct engine_config c = problem_config();
+    struct problem p;
+    c.topk_ratio = 0.1;
+    c.update_interval = 4;
+    c.apply_lag = 1;
+    problem_create_layers(&p, layers, matrices, alone, &c);
+    run(&p, 0, 10);
+    emulator_drain();
+    unsigned long before = emulator_counts().launches;
+    run(&p, 10, 11);
+    emulator_drain();
+    unsigned long after = emulator_counts().launches;
+    problem_destroy(&p);
+    return after - before;
+}
+
+/* A step launches the norms and the arrivals of each layer, and five kernels beside: the norms'
+ * summary (two), AdamW, the windows' sums, and a closing group's way down. How many matrices a
+ * layer has is all one. */
+static void launches(void **state)
+{
+    (void)state;
+    enum { LAYERS = 14 };
+    if (!emulator_counts) {
+        print_message("skipped: only the emulator counts launches\n");
+        skip();
+    }
+    const unsigned long few = launches_of_step(LAYERS, 2), many = launches_of_step(LAYERS, 12);
+    print_message("launches per step, %d layers: %lu with 2 matrices each, %lu with 12\n", LAYERS,
+                  few, many);
+    assert_int_equal(few, many);
+    assert_true(many <= 2 * LAYERS + 5);
+}
+
 static bool open_device(bool cuda)
 {
     struct zf_error err;
@@ -585,6 +697,7 @@ int main(int argc, char **argv)
         cmocka_unit_test(I3),
         cmocka_unit_test(I4),
         cmocka_unit_test(I5),
+        cmocka_unit_test(I5_unwatched),
         cmocka_unit_test(I6),
         cmocka_unit_test(I6_other_ranks),
         cmocka_unit_test(I7),
@@ -594,6 +707,7 @@ int main(int argc, char **argv)
         cmocka_unit_test(non_finite),
         cmocka_unit_test(refusals),
         cmocka_unit_test(auto_interval),
+        cmocka_unit_test(launches),
     };
     if (argc != 2 && !(argc == 3 && strcmp(argv[2], "cuda") == 0)) {
         fprintf(stderr, "usage: zenflow_invariants NAME [cuda]\n");

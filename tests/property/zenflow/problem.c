@@ -77,17 +77,13 @@ void problem_copy_params(struct problem *to, const struct problem *from)
     write_params(to);
 }
 
-void problem_create(struct problem *p, unsigned seed, struct comm *comm,
-                    const struct engine_config *config)
+/* Everything but the table. */
+static void create(struct problem *p, unsigned seed, const struct engine_config *config)
 {
     struct zf_error err;
     struct engine_config used = *config;
-    if (!problem_device)
-        problem_device = device_cpu(1);
     if (emulator_seed) /* every problem sees another order of the streams' work */
         emulator_seed(++emulator_orders);
-    *p = (struct problem){.device = problem_device, .comm = comm};
-    add_params(&p->table, seed);
     size_t n = p->table.n_elements;
     p->params = zf_malloc_aligned(sizeof(float) * n);
     p->grads = zf_malloc_aligned(sizeof(float) * n);
@@ -99,11 +95,40 @@ void problem_create(struct problem *p, unsigned seed, struct comm *comm,
     p->device->zero(p->device->compute, p->device_grads, sizeof(float) * n);
     write_params(p);
     used.bf16 |= p->device->dtype == DTYPE_BF16;
-    p->engine =
-        engine_create(&used, p->device, comm, &p->table, p->device_params, p->device_grads, &err);
+    p->engine = engine_create(&used, p->device, p->comm, &p->table, p->device_params,
+                              p->device_grads, &err);
     if (!p->engine)
         fail_msg("%s", err.text);
     problem_read_params(p);
+}
+
+static void begin(struct problem *p, struct comm *comm)
+{
+    if (!problem_device)
+        problem_device = device_cpu(1);
+    *p = (struct problem){.device = problem_device, .comm = comm};
+}
+
+void problem_create(struct problem *p, unsigned seed, struct comm *comm,
+                    const struct engine_config *config)
+{
+    begin(p, comm);
+    add_params(&p->table, seed);
+    create(p, seed, config);
+}
+
+void problem_create_layers(struct problem *p, int layers, int matrices, struct comm *comm,
+                           const struct engine_config *config)
+{
+    begin(p, comm);
+    for (int i = 0; i < layers * matrices; i++) {
+        char name[32];
+        snprintf(name, sizeof name, "p%d", i);
+        const bool vector = i % 2;
+        params_add(&p->table, name, vector ? PARAM_VECTOR : PARAM_MATRIX, vector ? 1 : 12,
+                   4 + i % 5, i / matrices);
+    }
+    create(p, 1, config);
 }
 
 void problem_destroy(struct problem *p)
@@ -133,12 +158,30 @@ void problem_add_gradient(const struct problem *p, int step, int sample, const f
     }
 }
 
+/* What forward does with a layer's parameters: it reads them on the compute stream. */
+static void note_layer(struct problem *p, int layer)
+{
+    struct device *d = p->device;
+    size_t size = dtype_size(d->dtype);
+    for (int k = 0; k < p->table.n_params; k++) {
+        const struct param *q = &p->table.params[k];
+        if (q->layer == layer)
+            d->copy(d->compute, p->seen + q->offset * size,
+                    (char *)p->device_params + q->offset * size, q->n_elements * size);
+    }
+}
+
 void problem_give_gradient(struct problem *p)
 {
     struct device *d = p->device;
     size_t bytes = sizeof(float) * p->table.n_elements;
-    for (int layer = 0; layer < p->table.n_layers; layer++)
+    for (int layer = 0; layer < p->table.n_layers; layer++) {
         engine_before_layer(p->engine, layer);
+        if (p->seen)
+            note_layer(p, layer);
+    }
+    if (p->seen)
+        p->seen += p->table.n_elements * dtype_size(d->dtype);
     d->copy(d->compute, p->device_grads, p->grads, bytes);
     memset(p->grads, 0, bytes);
     for (int layer = p->table.n_layers - 1; layer >= 0; layer--)

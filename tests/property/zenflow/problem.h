@@ -16,12 +16,17 @@ struct problem {
     float *grads;        /* (n_elements) this rank's gradient, before it goes to the device */
     void *device_params; /* (n_elements) of the device's dtype */
     float *device_grads;
+    char *seen; /* device memory: each forward pass leaves its parameters here as it saw them, one
+                   pass behind the other; or NULL */
     struct engine *engine;
 };
 
 /* A few matrices and vectors of random odd shapes, with random values: a function of the seed. */
 void problem_create(struct problem *p, unsigned seed, struct comm *comm,
                     const struct engine_config *config);
+/* So many layers of so many matrices, every second of them a vector. */
+void problem_create_layers(struct problem *p, int layers, int matrices, struct comm *comm,
+                           const struct engine_config *config);
 void problem_destroy(struct problem *p);
 
 /* Sample s's part of step's gradient, added to grads. Channels differ in size by orders, and which

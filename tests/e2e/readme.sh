@@ -1,0 +1,91 @@
+#!/usr/bin/env bash
+# Every command that a README shows is run by some test: by this one, with small shapes, or by the one
+# that is named here. A command that is not in the list is a fault, and so is one that no README has.
+
+. tests/e2e/lib/common.sh "$@"
+need python3 cmake
+bench=$build/zf-bench
+
+commands() { # COMMAND => the file that runs it
+    cat <<'END_OF_LIST'
+bash scripts/finetune_gpt_glue.sh => tests/e2e/finetune_script.sh
+bash scripts/test.sh => .ci/run
+bash scripts/download_glue.sh ~/glue CoLA SST-2 => tests/e2e/download.sh
+bash scripts/download_gpt2.sh ~/gpt2 => tests/e2e/download.sh
+TASK=CoLA GLUE_DIR=~/glue MODEL_DIR=~/gpt2 NPROC=2 bash scripts/finetune_gpt_glue.sh => tests/e2e/finetune_script.sh
+mpirun -n 2 build/zf-train --config configs/zenflow.json --task_name cola --data_dir ~/glue --model_name_or_path ~/gpt2 --output_dir output/cola => tests/e2e/configs.sh
+cmake -S . -B build -G Ninja -DZF_CUDA=ON && cmake --build build => tests/e2e/readme.sh
+build/zf-train --config configs/sample.json --device cuda => tests/e2e/cuda.sh
+bash scripts/gpu_check.sh => tests/e2e/bench.sh
+cmake -S . -B build -G Ninja && cmake --build build => scripts/build.sh
+ctest --test-dir build -L emulated => scripts/test.sh
+build/zf-bench kernels => tests/e2e/readme.sh
+build/zf-bench train --compare => tests/e2e/readme.sh
+build/zf-train-emulated => tests/e2e/cuda.sh
+python3 tests/cuda/kernel_resources.py build/zf-train => tests/e2e/readme.sh
+zf-bench adam => tests/e2e/readme.sh
+zf-bench schedule => tests/unit/test_bench_schedule.c
+zf-bench schedule --machine h200 --parameters 1.558e9 --device-step 0.045 --host-gbs 200 --device-gbs 4000 => tests/e2e/readme.sh
+zf-bench schedule --machine h200 --model gpt-6.7b --device-step 0.160 --host-gbs 200 --device-gbs 4000 => tests/e2e/readme.sh
+END_OF_LIST
+}
+commands >"$scratch/list"
+
+# Lines of code blocks, continued ones joined, and code in a sentence that begins with a program.
+check "every command is in the list, and the list has no others" python3 - "$scratch/list" README.md \
+    ./*/README.md tests/cuda_emulator/README.md tests/bench/results/gpu-predictions.md <<'END'
+import os, re, sys
+listed = dict(line.rstrip("\n").split(" => ") for line in open(sys.argv[1]))
+program = re.compile(r"(\w+=\S+ )*(bash |cmake |ctest |mpirun .*zf-|python3 |build/|zf-bench )")
+shown = set()
+for name in sys.argv[2:]:
+    text = re.sub(r"\\\n\s*", "", open(name).read())
+    code = [l for block in re.findall(r"```\n(.*?)```", text, re.S) for l in block.splitlines()]
+    code += re.findall(r"^    (\S.*)$", text, re.M)
+    code += re.findall(r"`([^`\n]+)`", re.sub(r"```.*?```", "", text, flags=re.S))
+    shown |= {" ".join(c.split()) for c in code if program.match(c)}
+for command in sorted(shown ^ set(listed)):
+    print(f"{command}: {'in no README' if command in listed else 'which test runs it?'}")
+missing = [place for place in listed.values() if not os.path.exists(place)]
+print("do not exist:", missing)
+sys.exit(shown != set(listed) or bool(missing))
+END
+
+tiny=(--device cpu --preset gpt --seqs 2 --length 16 --probe 64)
+check "zf-bench adam" "$bench" adam --parameters 100000 --threads 1 --repeats 1
+check "zf-bench kernels" "$bench" kernels "${tiny[@]}" --rounds 1
+check "zf-bench train --compare" "$bench" train --compare "${tiny[@]}" --steps 4 --warm-up 4
+while read -r command; do
+    check "$command" env PATH="$build:$PATH" bash -c "$command"
+    check "it has simulated rows" bash -c "PATH=$build:\$PATH $command | grep -q '^ZenFlow, staggered '"
+done < <(sed -n 's/^\(zf-bench schedule -.*\) => .*/\1/p' "$scratch/list")
+
+# The table of model/README.md, where the toolkit can read programs.
+if python3 tests/cuda/kernel_resources.py "$build/zf-train" >"$scratch/table" 2>"$scratch/stderr"; then
+    check "each kernel has a line in model/README.md, and a floor" python3 - "$scratch" <<'END'
+import re, sys
+def kernels(path):
+    return set(re.findall(r"^\| `(\w+)[<`]", open(path).read(), re.M))
+warnings = open(sys.argv[1] + "/stderr").read()
+here, there = kernels(sys.argv[1] + "/table"), kernels("model/README.md")
+print("not in model/README.md:", here - there, "no longer there:", there - here, warnings)
+sys.exit(here != there or bool(warnings))
+END
+else
+    cat "$scratch/stderr"
+    check "no table: it says why" grep -Eq 'cuobjdump|holds no CUDA kernels' "$scratch/stderr"
+fi
+
+configure() { # configure OPTION...: the first step of the build
+    cmake -S . -B "$scratch/build" -G Ninja "$@"
+}
+check "-DZF_CUDA=OFF" configure -DZF_CUDA=OFF
+cp "$scratch/check.log" "$scratch/printed"
+check "it leaves the CUDA device out" grep -q 'The CUDA device: OFF' "$scratch/printed"
+rm -rf "$scratch/build"
+if configure -DZF_CUDA=ON >"$scratch/printed" 2>&1; then
+    check "-DZF_CUDA=ON has it" grep -q 'The CUDA device: ON' "$scratch/printed"
+else
+    check "-DZF_CUDA=ON without a toolkit says so" grep -q 'no CUDA compiler' "$scratch/printed"
+fi
+finish

@@ -1,0 +1,321 @@
+/* model/cuda: norms of rows and what they say, the choice of rows, and AdamW on rows, each beside
+ * the CPU device's: sums to fp32 rounding, choices and bf16 values exactly, and every byte outside
+ * the rows untouched. */
+#include "tests/gpu/cuda_rows_testing.h"
+
+/* Norms and what they say. */
+
+/* All of one batch, long rows beside short ones; and each matrix in a batch of its own, which is to
+ * have the same bits. */
+static const int norm_shapes[][2] = {{1, 1},    {41, 37},  {0, 8},    {9, 768}, {3, 4095},
+                                     {3, 4096}, {2, 5001}, {1, 8192}, {0, 3},   {1, 768}};
+
+enum { NORM_SHAPES = sizeof norm_shapes / sizeof *norm_shapes, NORM_MOST_ROWS = 41 };
+
+static struct matrix_batch norms_create(struct device *d, struct matrix_rows *rows, float *gradient,
+                                        float *norms)
+{
+    size_t at = 0;
+    for (int k = 0; k < NORM_SHAPES; k++) {
+        const int n = norm_shapes[k][0], cols = norm_shapes[k][1];
+        rows[k] = (struct matrix_rows){.gradient = gradient + at,
+                                       .norms = norms + k * NORM_MOST_ROWS,
+                                       .n_rows = n,
+                                       .cols = cols};
+        at += ((size_t)n * (size_t)cols + 3) / 4 * 4;
+    }
+    return matrix_batch_upload(d, rows, NORM_SHAPES);
+}
+
+static void norms_of_rows(void **state)
+{
+    (void)state;
+    enum { ELEMENTS = 60000, N = NORM_SHAPES * NORM_MOST_ROWS };
+    struct matrix_rows theirs[NORM_SHAPES], ours[NORM_SHAPES];
+    float *x = random_array(ELEMENTS, 1), *expected = random_array(N, 2);
+    float *g = cuda_upload(cuda, x, sizeof(float) * ELEMENTS);
+    float *norms = cuda_upload(cuda, expected, sizeof(float) * N);
+    float *alone = cuda_upload(cuda, expected, sizeof(float) * N);
+    struct matrix_batch a = norms_create(cpu, theirs, x, expected);
+    struct matrix_batch b = norms_create(cuda, ours, g, norms);
+    cpu->ops->row_norms_squared(cpu->compute, &a);
+    cuda->ops->row_norms_squared(cuda->compute, &b);
+    cuda->release((void *)b.matrices);
+    b = norms_create(cuda, ours, g, alone);
+    for (int k = 0; k < NORM_SHAPES; k++) {
+        const struct matrix_batch one = matrix_batch_part(ours, b.matrices, k, k + 1);
+        cuda->ops->row_norms_squared(cuda->compute, &one);
+    }
+    norms = off_device(norms, sizeof(float) * N);
+    alone = off_device(alone, sizeof(float) * N);
+    assert_memory_equal(norms, alone, sizeof(float) * N);
+    assert_close("sum of squares", norms, expected, N, 4 * ROUNDING);
+    free(x), free(expected), free(norms), free(alone);
+    cpu->release((void *)a.matrices);
+    cuda->release((void *)b.matrices);
+    cuda->release(g);
+}
+
+static struct norm_summary summary_of(struct device *d, const float *sums,
+                                      const unsigned char *place, int n, float limit)
+{
+    struct norm_summary host, *out = d->allocate(sizeof *out);
+    float *s = d->allocate(sizeof(float) * (size_t)n);
+    unsigned char *p = d->allocate((size_t)n);
+    d->copy(d->compute, s, sums, sizeof(float) * (size_t)n);
+    d->copy(d->compute, p, place, (size_t)n);
+    d->ops->summarise_norms(d->compute, out, s, p, n, limit);
+    d->copy(d->compute, &host, out, sizeof host);
+    d->release(out);
+    d->release(s);
+    d->release(p);
+    return host;
+}
+
+static void same_summary(const float *sums, const unsigned char *place, int n, float limit)
+{
+    const struct norm_summary a = summary_of(cpu, sums, place, n, limit);
+    const struct norm_summary b = summary_of(cuda, sums, place, n, limit);
+    if (!isfinite(a.norm)) {
+        assert_true(!isfinite(b.norm) && b.factor == 0);
+        return;
+    }
+    assert_close("the norm", &b.norm, &a.norm, 1, ROUNDING);
+    assert_close("the factor", &b.factor, &a.factor, 1, ROUNDING);
+    assert_true(fabs(b.important - a.important) <= 1e-12 * a.important);
+    assert_true(fabs(b.selectable - a.selectable) <= 1e-12 * a.selectable);
+}
+
+static void norms_are_summed_up(void **state)
+{
+    (void)state;
+    static const int counts[] = {0, 1, 31, 4097, 30011};
+    enum { N = 30011 };
+    float *sums = random_array(N, 1);
+    unsigned char *place = zf_malloc(N);
+    for (int i = 0; i < N; i++) {
+        sums[i] *= sums[i];
+        place[i] = (unsigned char)(random_bits((size_t)i, 2) % 4);
+    }
+    for (size_t k = 0; k < sizeof counts / sizeof *counts; k++) {
+        same_summary(sums, place, counts[k], 0);
+        same_summary(sums, place, counts[k], 0.01f);
+        same_summary(sums, place, counts[k], 1e6f);
+    }
+    sums[N - 1] = INFINITY;
+    same_summary(sums, place, N, 1);
+    sums[0] = NAN;
+    same_summary(sums, place, N, 0);
+    free(sums);
+    free(place);
+}
+
+/* Values with many ties; mostly zeros; of all magnitudes, with the least and the greatest. */
+static float norm_of(int kind, int i)
+{
+    const uint32_t bits = random_bits((size_t)i, 9);
+    if (kind == 0)
+        return (float)(bits % 5) / 3;
+    if (kind == 1)
+        return bits % 10 ? 0 : 1e-3f * (float)(bits % 70);
+    if (i == 5 || i == 6)
+        return i == 5 ? 3e38f : 1e-45f;
+    return ldexpf(philox_uniform(bits), (int)(bits % 60) - 30);
+}
+
+static void the_same_rows_are_chosen(void **state)
+{
+    (void)state;
+    static const int counts[] = {1, 7, 1024, 4099, 9001};
+    enum { MOST = 9001 };
+    float *sums = zf_malloc(sizeof(float) * (MOST + 1));
+    unsigned char *expected = zf_malloc(MOST);
+    for (int kind = 0; kind < 3; kind++)
+        for (size_t c = 0; c < sizeof counts / sizeof *counts; c++) {
+            const int n = counts[c], ks[] = {0, 1, n / 20, n / 3, n - 1, n};
+            for (int i = 0; i <= n; i++)
+                sums[i] = norm_of(kind, i);
+            float *s = cuda_upload(cuda, sums, sizeof(float) * (size_t)(n + 1));
+            for (int k = 0; k < 6; k++) {
+                unsigned char *chosen = cuda->allocate((size_t)n);
+                cpu->ops->select_rows(cpu->compute, expected, sums + 1, n, ks[k]);
+                cuda->ops->select_rows(cuda->compute, chosen, s + 1, n, ks[k]);
+                chosen = off_device(chosen, (size_t)n);
+                for (int i = 0; i < n; i++)
+                    if (chosen[i] != expected[i])
+                        fail_msg("kind %d, %d of %d: row %d", kind, ks[k], n, i);
+                free(chosen);
+            }
+            cuda->release(s);
+        }
+    free(sums);
+    free(expected);
+}
+
+/* AdamW on rows of matrices of several widths, one without rows. */
+
+enum { SLOTS = 23, ROWS = 31, WIDTHS = 6 };
+
+static const struct {
+    int cols, n_rows, decays;
+} widths[WIDTHS] = {{1, ROWS, 1},   {37, ROWS, 0}, {64, ROWS, 0},
+                    {333, ROWS, 1}, {768, 0, 1},   {1100, ROWS, 1}};
+
+/* Flat arrays, matrix after matrix, each from a place that allows wide packs. */
+struct slots {
+    void *param;
+    float *master, *m, *v, *gradient;
+    struct matrix_batch batch;
+    struct channel_update *updates;
+    float *scale;
+};
+
+/* Where matrix k begins in arrays of so many rows each. */
+static size_t start_of(int k, int rows)
+{
+    return k == 0
+               ? 0
+               : start_of(k - 1, rows) + ((size_t)rows * (size_t)widths[k - 1].cols + 63) / 64 * 64;
+}
+
+static int make_updates(struct channel_update *updates)
+{
+    int n = 0;
+    for (int k = 0; k < WIDTHS; k++)
+        for (int i = 0; i < SLOTS && widths[k].n_rows > 0; i++)
+            if (i % 7 != 3)
+                updates[n++] = (struct channel_update){
+                    k, i, (i * 17 + 5) % ROWS, i < 10 ? (uint32_t)i % 2 : 1000 * (uint32_t)i};
+    return n;
+}
+
+static struct matrix_batch describe_slots(struct device *d, const struct slots *s,
+                                          enum row_source source)
+{
+    struct matrix_rows rows[WIDTHS];
+    for (int k = 0; k < WIDTHS; k++) {
+        const size_t state = start_of(k, SLOTS), all = start_of(k, ROWS);
+        float *gradient = s->gradient + all;
+        rows[k] = (struct matrix_rows){.values = (char *)s->param + dtype_size(d->dtype) * all,
+                                       .gradient = source == ROWS_GRADIENT ? gradient : NULL,
+                                       .window = source == ROWS_WINDOW ? gradient : NULL,
+                                       .master = s->master + state,
+                                       .m = s->m + state,
+                                       .v = s->v + state,
+                                       .n_rows = widths[k].n_rows,
+                                       .cols = widths[k].cols,
+                                       .decays = widths[k].decays};
+    }
+    return matrix_batch_upload(d, rows, WIDTHS);
+}
+
+static struct slots slots_create(struct device *d, enum row_source source)
+{
+    const size_t state = start_of(WIDTHS, SLOTS), all = start_of(WIDTHS, ROWS);
+    float *master = random_array(state, 1), *m = random_array(state, 2);
+    float *v = random_array(state, 3), *gradient = random_array(all, 4);
+    float *param = random_array(all, 5);
+    uint16_t *half = rounded(param, all);
+    struct channel_update updates[WIDTHS * SLOTS];
+    const size_t n = (size_t)make_updates(updates);
+    for (size_t i = 0; i < state; i++)
+        v[i] = fabsf(v[i]);
+    const bool is_bf16 = d->dtype == DTYPE_BF16;
+    struct slots s = {
+        .param = cuda_upload(d, is_bf16 ? (void *)half : param, dtype_size(d->dtype) * all),
+        .master = cuda_upload(d, master, sizeof(float) * state),
+        .m = cuda_upload(d, m, sizeof(float) * state),
+        .v = cuda_upload(d, v, sizeof(float) * state),
+        .gradient = cuda_upload(d, gradient, sizeof(float) * all),
+        .updates = cuda_upload(d, updates, sizeof *updates * n),
+        .scale = d->allocate(sizeof(float))};
+    s.batch = describe_slots(d, &s, source);
+    free(master), free(m), free(v), free(gradient), free(param), free(half);
+    return s;
+}
+
+/* Three updates, the second of them skipped; the last of channels from the fifth on. */
+static void slots_update(struct device *d, struct slots *s, enum row_source source,
+                         const struct adamw *rule, int n)
+{
+    static const float scales[] = {0.5f, 0, 0.125f};
+    for (int i = 0; i < 3; i++) {
+        const int first = i < 2 ? 0 : 5;
+        d->copy(d->compute, s->scale, &scales[i], sizeof *scales);
+        d->ops->adamw_rows(d->compute, &s->batch, s->updates + first, n - first, source, rule,
+                           s->scale, true);
+    }
+}
+
+/* All of it in host memory, as new arrays. */
+static void slots_read(struct device *d, struct slots *s, int n)
+{
+    const size_t state = sizeof(float) * start_of(WIDTHS, SLOTS), all = start_of(WIDTHS, ROWS);
+    void **arrays[] = {&s->param, (void **)&s->master, (void **)&s->m, (void **)&s->v,
+                       (void **)&s->updates};
+    const size_t bytes[] = {dtype_size(d->dtype) * all, state, state, state,
+                            sizeof *s->updates * (size_t)n};
+    for (int i = 0; i < 5; i++) {
+        void *x = zf_malloc(bytes[i]);
+        d->copy(d->compute, x, *arrays[i], bytes[i]);
+        d->release(*arrays[i]);
+        *arrays[i] = x;
+    }
+    d->release(s->gradient);
+    d->release(s->scale);
+    d->release((void *)s->batch.matrices);
+}
+
+static void adamw_with(enum row_source source, bool l2)
+{
+    const struct adamw rule = {
+        .lr = 0.01f, .beta1 = 0.9f, .beta2 = 0.999f, .eps = 1e-8f, .weight_decay = 0.1f, .l2 = l2};
+    const size_t state = start_of(WIDTHS, SLOTS), all = start_of(WIDTHS, ROWS);
+    struct channel_update updates[WIDTHS * SLOTS];
+    const int n = make_updates(updates);
+    struct slots ours = slots_create(cuda, source), theirs = slots_create(cpu, source);
+    slots_update(cuda, &ours, source, &rule, n);
+    slots_update(cpu, &theirs, source, &rule, n);
+    slots_read(cuda, &ours, n);
+    slots_read(cpu, &theirs, n);
+    assert_close("master", ours.master, theirs.master, state, ROUNDING);
+    assert_close("m", ours.m, theirs.m, state, ROUNDING);
+    assert_close("v", ours.v, theirs.v, state, ROUNDING);
+    assert_memory_equal(ours.updates, theirs.updates, sizeof *updates * (size_t)n);
+    float *before = random_array(all, 5);
+    uint16_t *expected = rounded(before, all);
+    for (int i = 0; i < n; i++) {
+        const int k = updates[i].matrix, cols = widths[k].cols;
+        uint16_t *row = expected + start_of(k, ROWS) + updates[i].row * cols;
+        for (int j = 0; j < cols; j++)
+            row[j] = bf16_from_f32(
+                ours.master[start_of(k, SLOTS) + (size_t)(updates[i].slot * cols + j)]);
+    }
+    assert_memory_equal(ours.param, expected, sizeof *expected * all);
+    struct slots *both[] = {&ours, &theirs};
+    for (int i = 0; i < 2; i++) {
+        free(both[i]->param), free(both[i]->master), free(both[i]->m), free(both[i]->v);
+        free(both[i]->updates);
+    }
+    free(before);
+    free(expected);
+}
+
+static void adamw_on_rows(void **state)
+{
+    (void)state;
+    adamw_with(ROWS_GRADIENT, false);
+    adamw_with(ROWS_GRADIENT, true);
+    adamw_with(ROWS_WINDOW, false);
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(norms_of_rows),
+        cmocka_unit_test(norms_are_summed_up),
+        cmocka_unit_test(the_same_rows_are_chosen),
+        cmocka_unit_test(adamw_on_rows),
+    };
+    run_in_every_order("cuda_optimizer", tests);
+}
