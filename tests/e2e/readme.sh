@@ -25,8 +25,8 @@ build/zf-train-emulated => tests/e2e/cuda.sh
 python3 tests/cuda/kernel_resources.py build/zf-train => tests/e2e/readme.sh
 zf-bench adam => tests/e2e/readme.sh
 zf-bench schedule => tests/unit/test_bench_schedule.c
-zf-bench schedule --machine h200 --parameters 1.558e9 --device-step 0.045 --host-gbs 200 --device-gbs 4000 => tests/e2e/readme.sh
-zf-bench schedule --machine h200 --model gpt-6.7b --device-step 0.160 --host-gbs 200 --device-gbs 4000 => tests/e2e/readme.sh
+zf-bench schedule --machine h200 --parameters 1.558e9 --device-step 0.043 --host-gbs 200 --device-gbs 4000 => tests/e2e/readme.sh
+zf-bench schedule --machine h200 --model gpt-6.7b --device-step 0.155 --host-gbs 200 --device-gbs 4000 => tests/e2e/readme.sh
 END_OF_LIST
 }
 commands >"$scratch/list"
