@@ -3,6 +3,7 @@
  *   engine_table.c       the matrices in the device's memory, for its operators
  *   engine_channels.c    channels: their updates on the device, who is important
  *   engine_state.c       where their state lives, how it moves
+ *   engine_ranks.c       changed parameters on their way between ranks
  *   engine_windows.c     windows: gathering gradients, closing, host updates, arrivals
  *   engine_checkpoint.c  save and load */
 #ifndef ZF_OFFLOAD_ENGINE_INTERNAL_H
@@ -250,6 +251,13 @@ const struct state_arrays *state_arrays(const struct engine *e, const struct mat
  * (n_owned, cols) in host memory. */
 void state_read(struct engine *e, struct matrix *m, int part, float *values);
 void state_write(struct engine *e, struct matrix *m, int part, float *values);
+
+/* engine_ranks.c */
+
+/* Memory for what ranks share. */
+void ranks_place(struct engine *e);
+/* Owned channels whose parameters changed go to the other ranks, theirs come here. */
+void ranks_share_parameters(struct engine *e);
 
 /* engine_channels.c */
 
