@@ -137,8 +137,8 @@ static void attach_nccl(struct comm *c, struct attached *a)
     }
 }
 
-/* Reductions gather in a group until one to the last rank comes, or something else is asked for:
- * reductions to different roots then run at the same time. */
+/* Reductions gather in a group until they are to begin, or something else is asked for: those to
+ * different roots then run at the same time. */
 static void close_group(struct comm *c)
 {
     struct attached *a = c->attached;
@@ -156,8 +156,6 @@ static void nccl_reduce_grouped(struct comm *c, const struct reduction *r)
     }
     if (r->n > 0)
         check_nccl(c, nccl_reduce(a->nccl, r->stream, r->data, r->result, r->n, r->root, &err));
-    if (r->root == c->size - 1)
-        close_group(c);
 }
 
 /* ---- MPI through host memory ---- */
@@ -323,6 +321,12 @@ void comm_device_all_reduce(struct comm *c, struct stream *s, float *data, size_
         close_group(c);
         check_nccl(c, nccl_all_reduce(a->nccl, s, data, n, &err));
     }
+}
+
+void comm_device_reduce_begin(struct comm *c)
+{
+    if (c->attached->transport == TRANSPORT_NCCL)
+        close_group(c);
 }
 
 void comm_device_reduce(struct comm *c, struct stream *s, const float *data, float *result,

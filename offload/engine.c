@@ -409,6 +409,7 @@ static void reduce_layer(struct engine *e, int layer)
                                m->grad, (size_t)(owned.last - owned.first) * (size_t)p->cols, r);
         }
     }
+    comm_device_reduce_begin(e->comm);
 }
 
 /* A layer's gradient is on its owner: its norms, and where the host gathers gradients, its way
