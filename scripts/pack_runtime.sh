@@ -55,19 +55,19 @@ done
 echo "pack_runtime.sh: downloading ${#names[@]} packages"
 (cd "$scratch" && apt-get download "${names[@]}" >apt.log 2>&1) ||
     fail "apt-get download failed: $(tail -n 1 "$scratch/apt.log")"
-mkdir "$scratch/root"
+mkdir "$scratch/unpacked"
 for package in "$scratch"/*.deb; do
-    dpkg-deb -x "$package" "$scratch/root"
+    dpkg-deb -x "$package" "$scratch/unpacked"
 done
 
 triplet=$(gcc -dumpmachine)
-usr=$scratch/root/usr
+usr=$scratch/unpacked/usr
 lib=$usr/lib/$triplet
 [ -d "$lib" ] || lib=$usr/lib/$(gcc -print-multiarch)
 triplet=$(basename "$lib")
 # Releases differ in whether /lib is /usr/lib.
-if [ -d "$scratch/root/lib" ] && [ ! -L "$scratch/root/lib" ]; then
-    cp -a "$scratch/root/lib/." "$usr/lib/"
+if [ -d "$scratch/unpacked/lib" ] && [ ! -L "$scratch/unpacked/lib" ]; then
+    cp -a "$scratch/unpacked/lib/." "$usr/lib/"
 fi
 
 # OpenBLAS whole is 36 MB. Its static library holds the same objects: those that a product of fp32
@@ -138,7 +138,7 @@ while [ "$removed" = 1 ]; do # what one that goes leaves behind may go too
 done
 find "$usr" -xtype l -delete
 
-cat >"$scratch/root/env.sh" <<END
+cat >"$scratch/unpacked/env.sh" <<END
 # Source this file: what lies beside it is found by compilers, the loader and mpirun.
 zf_runtime=\$(cd "\$(dirname "\${BASH_SOURCE[0]:-\$0}")" && pwd)
 zf_usr=\$zf_runtime/usr
@@ -158,9 +158,9 @@ END
 
 mkdir -p "$1"
 rm -rf "${1:?}"/{usr,etc,env.sh,packages.txt}
-printf '%s\n' "$scratch"/*.deb | sed 's|.*/||' >"$scratch/root/packages.txt"
+printf '%s\n' "$scratch"/*.deb | sed 's|.*/||' >"$scratch/unpacked/packages.txt"
 for part in usr etc env.sh packages.txt; do
-    [ ! -e "$scratch/root/$part" ] || cp -a "$scratch/root/$part" "$1/"
+    [ ! -e "$scratch/unpacked/$part" ] || cp -a "$scratch/unpacked/$part" "$1/"
 done
 kilobytes=$(du -sk --apparent-size "$1" | cut -f 1)
 glibc=$(find "$1" -type f \( -name '*.so*' -o -perm -u+x \) -exec readelf --dyn-syms -W {} + 2>/dev/null |

@@ -24,9 +24,6 @@ typedef uint16_t bf16; /* the bits */
 struct alignas(4) bf16x2 {
     bf16 v[2];
 };
-struct alignas(8) bf16x4 {
-    bf16 v[4];
-};
 struct alignas(16) bf16x8 {
     bf16 v[8];
 };

@@ -8,15 +8,6 @@ need mpirun pgrep
 job=""
 trap 'if [ -n "$job" ]; then kill "$job" 2>/dev/null || true; fi; rm -rf "$scratch"' EXIT
 
-are_gone() { # are_gone PID...: within five seconds
-    local i
-    for ((i = 0; i < 50; i++)); do
-        kill -0 "$@" 2>/dev/null || return 0
-        sleep 0.1
-    done
-    return 1
-}
-
 for engine in adamw zenflow; do
     out=$scratch/$engine
     mpirun -n 3 --oversubscribe --bind-to none "$train" --config "configs/$engine.json" "${tiny[@]}" --train_batch_size 12 \

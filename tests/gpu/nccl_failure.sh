@@ -9,15 +9,6 @@ export ZF_EMULATOR_DEVICES=3
 job=""
 trap 'if [ -n "$job" ]; then kill "$job" 2>/dev/null || true; fi; rm -rf "$scratch"' EXIT
 
-are_gone() { # are_gone PID...: within five seconds
-    local i
-    for ((i = 0; i < 50; i++)); do
-        kill -0 "$@" 2>/dev/null || return 0
-        sleep 0.1
-    done
-    return 1
-}
-
 status=0 start=$SECONDS
 ZF_EMULATOR_NCCL_FAULT=100 ranks 3 timeout 60 "$program" forever >"$scratch/log" 2>&1 || status=$?
 check "a lost peer: the job ends with status 1" test "$status" = 1

@@ -76,3 +76,12 @@ tiny=(--config_name gpt --tokenizer_name data/sample/tokenizer --data_dir data/s
 compare() { # compare LOG LOG TOLERANCE [FIRST STEP]: see compare.py
     python3 tests/e2e/lib/compare.py "$@"
 }
+
+are_gone() { # are_gone PID...: within five seconds
+    local i
+    for ((i = 0; i < 50; i++)); do
+        kill -0 "$@" 2>/dev/null || return 0
+        sleep 0.1
+    done
+    return 1
+}
