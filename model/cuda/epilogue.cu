@@ -57,7 +57,7 @@ template <typename T> struct finish_job {
     const bf16 *gradient_of;
     int m, n;
     enum activation act;
-    bool accumulate;
+    int accumulate; /* a bool would leave padding, which the emulator may take for a pointer */
 };
 
 /* Limit: memory; reads the product, writes c, and reads or writes pre, gradient_of and old c where
