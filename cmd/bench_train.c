@@ -13,41 +13,46 @@
 #define GIGABYTE 1e9
 #define SEED     1 /* of the data */
 
+/* What zf-train's configuration has a name for stands there. */
 struct options {
+    struct config config;
     const char *preset, *head, *device, *method, *lengths, *json;
-    int n_seqs, length, micro_batches, steps, warm_up, threads, probe;
-    int update_interval, select_interval, apply_lag;
-    double topk_ratio, dropout, learning_rate, reserved_cores;
-    bool compare, bf16, gradient_checkpointing, help;
+    int length, steps, warm_up, threads, probe;
+    double dropout;
+    bool compare, help;
 };
 
 static const struct bench_option option_table[] = {
 #define FIELD(field) offsetof(struct options, field)
     {"--preset", BENCH_TEXT, FIELD(preset), 0, 0, "the model (gpt2)"},
     {"--head", BENCH_TEXT, FIELD(head), 0, 0, "lm or classify (lm)"},
-    {"--seqs", BENCH_WHOLE, FIELD(n_seqs), 1, 1 << 16, "sequences of a micro-batch (8)"},
+    {"--seqs", BENCH_WHOLE, FIELD(config.per_device_train_batch_size), 1, 1 << 16,
+     "sequences of a micro-batch (8)"},
     {"--length", BENCH_WHOLE, FIELD(length), 2, 1 << 16, "tokens of each (128)"},
     {"--lengths", BENCH_TEXT, FIELD(lengths), 0, 0,
      "or a file of numbers, which the sequences take by turns"},
-    {"--micro-batches", BENCH_WHOLE, FIELD(micro_batches), 1, 1 << 16, "of a step (1)"},
+    {"--micro-batches", BENCH_WHOLE, FIELD(config.gradient_accumulation_steps), 1, 1 << 16,
+     "of a step (1)"},
     {"--steps", BENCH_WHOLE, FIELD(steps), 1, 1 << 16, "that are counted (20)"},
     {"--warm-up", BENCH_WHOLE, FIELD(warm_up), 0, 1 << 16, "steps before them (8)"},
     {"--dropout", BENCH_REAL, FIELD(dropout), 0, 0.9, "everywhere (the preset's)"},
-    {"--gradient_checkpointing", BENCH_FLAG, FIELD(gradient_checkpointing), 0, 0,
+    {"--gradient_checkpointing", BENCH_FLAG, FIELD(config.gradient_checkpointing), 0, 0,
      "compute activations again for backward"},
-    {"--bf16", BENCH_FLAG, FIELD(bf16), 0, 0,
+    {"--bf16", BENCH_FLAG, FIELD(config.bf16), 0, 0,
      "parameters in bf16, on the CPU device too (CUDA: always)"},
     {"--compare", BENCH_FLAG, FIELD(compare), 0, 0, "all methods, one after the other"},
     {"--method", BENCH_TEXT, FIELD(method), 0, 0,
      "or one: resident, offload, burst, staggered, auto (resident)"},
-    {"--topk_ratio", BENCH_REAL, FIELD(topk_ratio), 0, 1, "of ZenFlow (0.05)"},
-    {"--update_interval", BENCH_WHOLE, FIELD(update_interval), 1, ENGINE_MAX_INTERVAL,
-     "of ZenFlow (4)"},
-    {"--select_interval", BENCH_WHOLE, FIELD(select_interval), 1, 1 << 16, "of ZenFlow (16)"},
-    {"--apply_lag", BENCH_WHOLE, FIELD(apply_lag), 0, ENGINE_MAX_INTERVAL, "of ZenFlow (1)"},
-    {"--pt_reserved_cores_perc", BENCH_REAL, FIELD(reserved_cores), 0, 1,
+    {"--topk_ratio", BENCH_REAL, FIELD(config.zenflow.topk_ratio), 0, 1, "of ZenFlow (0.05)"},
+    {"--update_interval", BENCH_WHOLE, FIELD(config.zenflow.update_interval), 1,
+     ENGINE_MAX_INTERVAL, "of ZenFlow (4)"},
+    {"--select_interval", BENCH_WHOLE, FIELD(config.zenflow.select_interval), 1, 1 << 16,
+     "of ZenFlow (16)"},
+    {"--apply_lag", BENCH_WHOLE, FIELD(config.zenflow.apply_lag), 0, ENGINE_MAX_INTERVAL,
+     "of ZenFlow (1)"},
+    {"--pt_reserved_cores_perc", BENCH_REAL, FIELD(config.zenflow.pt_reserved_cores_perc), 0, 1,
      "share of the cores that host workers leave free (0.5)"},
-    {"--learning_rate", BENCH_REAL, FIELD(learning_rate), 0, 1, "(1e-4)"},
+    {"--learning_rate", BENCH_REAL, FIELD(config.learning_rate), 0, 1, "(1e-4)"},
     {"--device", BENCH_TEXT, FIELD(device), 0, 0, "cuda, cpu or auto (auto)"},
     {"--threads", BENCH_WHOLE, FIELD(threads), 1, 4096, "of the CPU device (as OMP_NUM_THREADS)"},
     {"--probe", BENCH_WHOLE, FIELD(probe), 16, 1 << 15,
@@ -58,43 +63,6 @@ static const struct bench_option option_table[] = {
 static const struct bench_options options_of_train = {
     "train", "Synthetic training steps: what one takes, moves and holds.", option_table,
     sizeof option_table / sizeof *option_table};
-
-/* ---- methods ---- */
-
-static const struct {
-    const char *name, *title;
-} methods[] = {
-    {"resident", "AdamW, resident"},     {"offload", "ZeRO-Offload"}, {"burst", "ZenFlow, burst"},
-    {"staggered", "ZenFlow, staggered"}, {"auto", "ZenFlow, auto"},
-};
-enum { RESIDENT, OFFLOAD, BURST, STAGGERED, AUTO, N_METHODS };
-
-/* As cmd/engine_settings.c makes them of a configuration. */
-static struct train_method method_of(const struct options *o, int which, bool bf16)
-{
-    struct engine_config e = {.beta1 = 0.9f,
-                              .beta2 = 0.999f,
-                              .eps = 1e-8f,
-                              .weight_decay = 0.01f,
-                              .adam_w_mode = true,
-                              .gradient_clipping = 1,
-                              .bf16 = bf16,
-                              .topk_ratio = which == RESIDENT ? 1 : 0,
-                              .update_interval = 1,
-                              .stagger = true,
-                              .deferred_lr_scale = 1,
-                              .reserved_cores = o->reserved_cores};
-    if (which >= BURST) {
-        e.topk_ratio = o->topk_ratio;
-        e.select_every = o->select_interval;
-        e.update_interval = which == AUTO ? 0 : o->update_interval;
-        e.auto_ratio = 0.99;
-        e.auto_keeps_up = true;
-        e.apply_lag = o->apply_lag;
-        e.stagger = which != BURST;
-    }
-    return (struct train_method){methods[which].title, e};
-}
 
 /* ---- the table ---- */
 
@@ -166,11 +134,10 @@ static json_t *describe_result(const struct table *t, const struct train_result 
     return line;
 }
 
-static bool measure_method(const struct options *o, const struct train_job *job, int which,
-                           const struct table *t, struct zf_error *err)
+static bool measure_method(const struct options *o, const struct train_job *job,
+                           enum train_kind kind, const struct table *t, struct zf_error *err)
 {
-    bool bf16 = o->bf16 || job->device->dtype == DTYPE_BF16;
-    struct train_method method = method_of(o, which, bf16);
+    struct train_method method = train_method_make(kind, &o->config);
     struct train_result result;
     bool ok = train_measure(job, &method, &result, err);
     if (ok) {
@@ -210,10 +177,10 @@ static int *read_lengths(const char *path, const struct gpt_config *config, int 
     return NULL;
 }
 
-static bool find_method(const struct options *o, int *which, struct zf_error *err)
+static bool find_method(const struct options *o, enum train_kind *kind, struct zf_error *err)
 {
-    for (*which = 0; *which < N_METHODS; ++*which)
-        if (strcmp(methods[*which].name, o->method) == 0)
+    for (*kind = 0; *kind < TRAIN_N_KINDS; ++*kind)
+        if (strcmp(train_kind_name(*kind), o->method) == 0)
             return true;
     return zf_fail(err,
                    "train: --method is \"%s\", but it is resident, offload, burst, staggered or "
@@ -235,9 +202,10 @@ static bool configure_model(const struct options *o, struct gpt_config *config,
     if (!o->lengths && o->length > config->n_positions)
         return zf_fail(err, "train: --length is %d, but %s has %d positions", o->length, o->preset,
                        config->n_positions);
-    if (o->apply_lag > o->update_interval)
+    const struct zenflow_config *z = &o->config.zenflow;
+    if (z->apply_lag > z->update_interval)
         return zf_fail(err, "train: --apply_lag is %d, but it is at most --update_interval, %d",
-                       o->apply_lag, o->update_interval);
+                       z->apply_lag, z->update_interval);
     return true;
 }
 
@@ -251,10 +219,10 @@ static void announce(const struct options *o, const struct train_job *job, const
            "stall: share of the time\n\n",
            o->preset, o->head, t->model_size / 2e6, job->device->name,
            dtype_name(job->device->dtype), job->micro_batches, job->n_seqs, job->data.max_length,
-           (double)job->config.resid_pdrop,
-           o->gradient_checkpointing ? ", gradient checkpointing" : "", job->steps, job->warm_up,
-           o->topk_ratio, o->select_interval, o->apply_lag, t->rates.copy * 1e-9, t->rates.side,
-           t->rates.side, t->rates.product * 1e-12, t->model_size / GIGABYTE);
+           (double)job->config.resid_pdrop, job->recompute ? ", gradient checkpointing" : "",
+           job->steps, job->warm_up, o->config.zenflow.topk_ratio,
+           o->config.zenflow.select_interval, o->config.zenflow.apply_lag, t->rates.copy * 1e-9,
+           t->rates.side, t->rates.side, t->rates.product * 1e-12, t->model_size / GIGABYTE);
     print_heading();
 }
 
@@ -280,10 +248,10 @@ static bool write_json(const struct options *o, const struct train_job *job, con
         "{s:s, s:s, s:s, s:i, s:i, s:i, s:i, s:f, s:f, s:f, s:f, s:i, s:f, s:f, s:O}", "preset",
         o->preset, "head", o->head, "device", job->device->name, "sequences", job->n_seqs,
         "micro_batches", job->micro_batches, "max_length", job->data.max_length, "warm_up",
-        job->warm_up, "dropout", (double)job->config.resid_pdrop, "topk_ratio", o->topk_ratio,
-        "model_bytes", t->model_size, "process_peak_bytes", process_peak(), "product_side",
-        t->rates.side, "copy_bytes_per_second", t->rates.copy, "product_flops_per_second",
-        t->rates.product, "methods", t->lines);
+        job->warm_up, "dropout", (double)job->config.resid_pdrop, "topk_ratio",
+        o->config.zenflow.topk_ratio, "model_bytes", t->model_size, "process_peak_bytes",
+        process_peak(), "product_side", t->rates.side, "copy_bytes_per_second", t->rates.copy,
+        "product_flops_per_second", t->rates.product, "methods", t->lines);
     bool ok = json_write(o->json, root, 9, err);
     json_decref(root);
     return ok;
@@ -291,8 +259,8 @@ static bool write_json(const struct options *o, const struct train_job *job, con
 
 static bool measure(const struct options *o, struct train_job *job, struct zf_error *err)
 {
-    int which = 0;
-    if (!find_method(o, &which, err))
+    enum train_kind kind;
+    if (!find_method(o, &kind, err))
         return false;
     struct param_table params = gpt_param_table(&job->config);
     struct table t = {bench_measure_rates(job->device, o->probe, 5),
@@ -300,21 +268,23 @@ static bool measure(const struct options *o, struct train_job *job, struct zf_er
     params_free(&params);
     announce(o, job, &t);
     bool ok = true;
-    for (int i = o->compare ? 0 : which; ok && i <= (o->compare ? N_METHODS - 1 : which); i++)
-        ok = measure_method(o, job, i, &t, err);
+    for (int i = 0; ok && i < TRAIN_N_KINDS; i++)
+        if (o->compare || i == (int)kind)
+            ok = measure_method(o, job, i, &t, err);
     ok = ok && (!o->json || write_json(o, job, &t, err));
     json_decref(t.lines);
     return ok;
 }
 
-static bool prepare_and_measure(const struct options *o, struct zf_error *err)
+static bool prepare_and_measure(struct options *o, struct zf_error *err)
 {
-    struct train_job job = {.n_seqs = o->n_seqs,
-                            .micro_batches = o->micro_batches,
+    const struct config *c = &o->config;
+    struct train_job job = {.n_seqs = c->per_device_train_batch_size,
+                            .micro_batches = c->gradient_accumulation_steps,
                             .warm_up = o->warm_up,
                             .steps = o->steps,
-                            .recompute = o->gradient_checkpointing,
-                            .lr = (float)o->learning_rate};
+                            .recompute = c->gradient_checkpointing,
+                            .lr = (float)c->learning_rate};
     int n = 1, *lengths = NULL;
     if (!configure_model(o, &job.config, err) ||
         (o->lengths && !(lengths = read_lengths(o->lengths, &job.config, &n, err))))
@@ -322,6 +292,7 @@ static bool prepare_and_measure(const struct options *o, struct zf_error *err)
     job.device = bench_device("train", o->device, o->threads, err);
     bool ok = job.device;
     if (ok) {
+        o->config.bf16 |= job.device->dtype == DTYPE_BF16;
         train_data_make(&job, lengths ? lengths : &o->length, n, SEED);
         ok = measure(o, &job, err);
         dataset_free(&job.data);
@@ -330,24 +301,34 @@ static bool prepare_and_measure(const struct options *o, struct zf_error *err)
     return ok;
 }
 
+/* The options' defaults, where they are not the configuration's. */
+static void set_defaults(struct options *o)
+{
+    struct config *c = &o->config;
+    config_defaults(c, 1);
+    c->per_device_train_batch_size = 8;
+    c->gradient_accumulation_steps = 1;
+    c->learning_rate = 1e-4;
+    c->zenflow.topk_ratio = 0.05;
+    c->zenflow.select_strategy = ZENFLOW_SELECT_STEP;
+    c->zenflow.select_interval = 16;
+    c->zenflow.update_interval = 4;
+    c->zenflow.overlap_step = true;
+}
+
 bool bench_train(int argc, char **argv, struct zf_error *err)
 {
     struct options o = {.preset = "gpt2",
                         .head = "lm",
                         .device = "auto",
                         .method = "resident",
-                        .n_seqs = 8,
                         .length = 128,
-                        .micro_batches = 1,
                         .steps = 20,
                         .warm_up = 8,
-                        .update_interval = 4,
-                        .select_interval = 16,
-                        .apply_lag = 1,
-                        .topk_ratio = 0.05,
-                        .dropout = -1,
-                        .learning_rate = 1e-4,
-                        .reserved_cores = 0.5};
-    return bench_options_read(&options_of_train, argc, argv, &o, &o.help, err) &&
-           (o.help || prepare_and_measure(&o, err));
+                        .dropout = -1};
+    set_defaults(&o);
+    bool ok = bench_options_read(&options_of_train, argc, argv, &o, &o.help, err) &&
+              (o.help || prepare_and_measure(&o, err));
+    config_free(&o.config);
+    return ok;
 }

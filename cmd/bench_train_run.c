@@ -1,6 +1,8 @@
 #include "cmd/bench_train_run.h"
 
 #include "cmd/bench_device.h"
+#include "cmd/engine_settings.h"
+#include "cmd/step.h"
 #include "data/alloc.h"
 #include "data/clock.h"
 #include "data/rng.h"
@@ -8,6 +10,34 @@
 #include <stdlib.h>
 
 #define SEED 1 /* of weights and dropout */
+
+/* Methods. */
+
+static const struct {
+    const char *name, *title;
+} kinds[TRAIN_N_KINDS] = {
+    [TRAIN_RESIDENT] = {"resident", "AdamW, resident"},
+    [TRAIN_OFFLOAD] = {"offload", "ZeRO-Offload"},
+    [TRAIN_BURST] = {"burst", "ZenFlow, burst"},
+    [TRAIN_STAGGERED] = {"staggered", "ZenFlow, staggered"},
+    [TRAIN_AUTO] = {"auto", "ZenFlow, auto"},
+};
+
+const char *train_kind_name(enum train_kind kind)
+{
+    return kinds[kind].name;
+}
+
+struct train_method train_method_make(enum train_kind kind, const struct config *c)
+{
+    struct config own = *c;
+    own.offload_optimizer = kind == TRAIN_OFFLOAD ? OFFLOAD_CPU : OFFLOAD_NONE;
+    own.zenflow.enabled = kind >= TRAIN_BURST;
+    own.zenflow.stagger = kind != TRAIN_BURST;
+    if (kind == TRAIN_AUTO)
+        own.zenflow.update_interval = CONFIG_AUTO;
+    return (struct train_method){kinds[kind].title, engine_settings(&own, NULL)};
+}
 
 /* Data. */
 
@@ -108,47 +138,24 @@ static enum gpt_mode mode_of(const struct train_job *job)
     return job->recompute ? GPT_TRAIN_RECOMPUTE : GPT_TRAIN;
 }
 
-static void before_layer(void *context, int layer)
-{
-    engine_before_layer(context, layer);
-}
-
-static void gradients_ready(void *context, int layer)
-{
-    engine_layer_gradients_ready(context, layer);
-}
-
-static void fill_batch(struct trainer *t, int micro_batch, int first)
-{
-    const struct train_job *job = t->job;
-    batch_fill(&t->batch, &job->data, t->index + micro_batch * job->n_seqs, job->n_seqs, first,
-               outputs(job));
-}
-
-/* What the loss of a step averages over. */
-static double items_of_step(const struct train_job *job, int step)
-{
-    int n, *length = lengths_of_step(job, step, &n);
-    double items = outputs(job) ? n : -n;
-    for (int i = 0; i < n && !outputs(job); i++)
-        items += length[i];
-    free(length);
-    return items;
-}
-
 static bool run_step(struct trainer *t, int step, struct step_report *report, struct zf_error *err)
 {
     const struct train_job *job = t->job;
-    const struct gpt_hooks hooks = {t->engine, before_layer, gradients_ready};
-    float scale = (float)(1 / items_of_step(job, step));
-    engine_begin_step(t->engine, job->lr);
-    for (int m = 0; m < job->micro_batches; m++) {
-        fill_batch(t, step * job->micro_batches + m, m * job->n_seqs);
-        gpt_train(t->model, &t->batch, scale, SEED, (uint32_t)step, m == job->micro_batches - 1,
-                  &hooks);
-    }
-    gpt_take_loss(t->model);
-    return engine_end_step(t->engine, report, err);
+    const struct stepper stepper = {.model = t->model,
+                                    .engine = t->engine,
+                                    .comm = t->comm,
+                                    .set = &job->data,
+                                    .batch = &t->batch,
+                                    .n_labels = outputs(job),
+                                    .micro_batch = job->n_seqs,
+                                    .micro_batches = job->micro_batches,
+                                    .seed = SEED};
+    struct step_result result;
+    int n = job->micro_batches * job->n_seqs;
+    bool ok =
+        step_run(&stepper, t->index + (size_t)step * (size_t)n, n, step, job->lr, &result, err);
+    *report = result.report;
+    return ok;
 }
 
 static void add_report(struct train_result *r, const struct step_report *report, int steps)
@@ -193,7 +200,8 @@ static double evaluate(struct trainer *t)
 {
     const struct train_job *job = t->job;
     engine_settle(t->engine);
-    fill_batch(t, (job->warm_up + job->steps) * job->micro_batches, 0);
+    int first = (job->warm_up + job->steps) * job->micro_batches * job->n_seqs;
+    batch_fill(&t->batch, &job->data, t->index + first, job->n_seqs, 0, outputs(job));
     return gpt_evaluate(t->model, &t->batch, NULL) / t->batch.n_items;
 }
 

@@ -2,6 +2,7 @@
 #ifndef ZF_CMD_BENCH_TRAIN_RUN_H
 #define ZF_CMD_BENCH_TRAIN_RUN_H
 
+#include "cmd/config.h"
 #include "data/batch.h"
 #include "model/gpt.h"
 #include "offload/engine.h"
@@ -15,6 +16,16 @@ struct train_job {
     bool recompute;            /* activations are computed again for backward */
     float lr;
     struct dataset data; /* the sequences of all steps, and of one more micro-batch behind them */
+};
+
+/* The ways of keeping the optimizer's state that are compared. */
+enum train_kind {
+    TRAIN_RESIDENT,
+    TRAIN_OFFLOAD,
+    TRAIN_BURST,
+    TRAIN_STAGGERED,
+    TRAIN_AUTO,
+    TRAIN_N_KINDS
 };
 
 struct train_method {
@@ -39,6 +50,11 @@ struct train_result {
     double loss_before, loss_after; /* means over the items of a micro-batch that is never trained
                                        on, without dropout */
 };
+
+/* As an option spells it. */
+const char *train_kind_name(enum train_kind kind);
+/* What zf-train makes of a configuration that says the same but for the kind. */
+struct train_method train_method_make(enum train_kind kind, const struct config *c);
 
 /* Sequences whose lengths are length[i % n_lengths], enough for all steps of the job and one
  * micro-batch more. Ids are as unequally frequent as words, and labels follow from them, so that

@@ -380,13 +380,18 @@ static bool read_all(struct config *c, int argc, char **argv, struct zf_error *e
     return config_resolve(c, err);
 }
 
-bool config_parse(struct config *c, int argc, char **argv, int n_ranks, struct zf_error *err)
+void config_defaults(struct config *c, int n_ranks)
 {
     *c = (struct config){.n_ranks = n_ranks};
     c->origins = zf_calloc((size_t)config_table_rows, sizeof *c->origins);
     for (int i = 0; i < config_table_rows; i++)
         if (config_table[i].name && !config_table[i].same_as)
             config_reset(c, &config_table[i]);
+}
+
+bool config_parse(struct config *c, int argc, char **argv, int n_ranks, struct zf_error *err)
+{
+    config_defaults(c, n_ranks);
     if (read_all(c, argc, argv, err))
         return true;
     config_free(c);

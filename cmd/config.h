@@ -177,6 +177,10 @@ struct config {
 bool config_parse(struct config *c, int argc, char **argv, int n_ranks, struct zf_error *err);
 void config_free(struct config *c);
 
+/* Every key's own default, an "auto" left as it is; for who has no file and no options. config_free
+ * releases it. */
+void config_defaults(struct config *c, int n_ranks);
+
 /* Once the number of training examples (after max_train_samples) is known: steps_per_epoch,
  * total_steps, warmup_steps and the "auto"s of the scheduler. */
 bool config_resolve_steps(struct config *c, int train_examples, struct zf_error *err);

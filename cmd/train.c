@@ -5,6 +5,7 @@
 #include "cmd/lr_schedule.h"
 #include "cmd/monitor.h"
 #include "cmd/progress.h"
+#include "cmd/step.h"
 #include "data/alloc.h"
 #include "data/clock.h"
 #include "data/log.h"
@@ -16,6 +17,7 @@
 
 struct trainer {
     struct run *run;
+    struct stepper stepper;
     struct train_state state;
     struct progress *progress;  /* rank 0, else NULL */
     struct monitor *monitor;    /* rank 0, else NULL */
@@ -27,14 +29,8 @@ struct trainer {
     int last_evaluation_step;
 };
 
-/* The examples of one step, as indices into the training set. */
-struct step_examples {
-    const int *index;
-    int count;
-    long items, tokens;
-};
-
-static struct step_examples examples_of_step(struct trainer *t, int step)
+/* The examples of a step, as indices into the training set; how many into *n. */
+static const int *examples_of_step(struct trainer *t, int step, int *n)
 {
     const struct config *c = t->run->config;
     const struct dataset *d = &t->run->train;
@@ -42,48 +38,9 @@ static struct step_examples examples_of_step(struct trainer *t, int step)
     if (epoch != t->epoch)
         sampler_shuffle(t->order, d->n_sequences, (uint64_t)c->seed, epoch);
     t->epoch = epoch;
-    struct step_examples e = {.index = t->order + first, .count = d->n_sequences - first};
-    if (e.count > c->train_batch_size)
-        e.count = c->train_batch_size;
-    for (int i = 0; i < e.count; i++)
-        e.tokens += (long)(d->start[e.index[i] + 1] - d->start[e.index[i]]);
-    e.items = t->run->task->n_labels ? e.count : e.tokens - e.count;
-    return e;
-}
-
-static void before_layer(void *context, int layer)
-{
-    engine_before_layer(context, layer);
-}
-
-static void gradients_ready(void *context, int layer)
-{
-    engine_layer_gradients_ready(context, layer);
-}
-
-/* Puts forward and backward of a whole step on this rank's device. */
-static void run_micro_batches(struct trainer *t, const struct step_examples *examples, int step)
-{
-    struct run *run = t->run;
-    const struct config *c = run->config;
-    const struct gpt_hooks hooks = {
-        .context = run->engine, .before_layer = before_layer, .gradients_ready = gradients_ready};
-    for (int m = 0; m < c->gradient_accumulation_steps; m++) {
-        struct slice s = sampler_slice(examples->count, c->per_device_train_batch_size,
-                                       comm_size(run->comm), comm_rank(run->comm), m);
-        batch_fill(&run->batch, &run->train, examples->index + s.first, s.count, s.first,
-                   run->task->n_labels);
-        gpt_train(run->model, &run->batch, 1.0f / (float)examples->items, (uint32_t)c->seed,
-                  (uint32_t)step, m == c->gradient_accumulation_steps - 1, &hooks);
-    }
-}
-
-/* The step's mean loss over all ranks. The host waits for the device here. */
-static double take_loss(const struct trainer *t, const struct step_examples *examples)
-{
-    double loss = gpt_take_loss(t->run->model);
-    comm_all_reduce_f64(t->run->comm, &loss, 1);
-    return loss / (double)examples->items;
+    *n =
+        d->n_sequences - first < c->train_batch_size ? d->n_sequences - first : c->train_batch_size;
+    return t->order + first;
 }
 
 static double epoch_of(const struct trainer *t)
@@ -185,39 +142,35 @@ static bool is_due(const struct config *c, enum config_strategy strategy, int ev
 
 static bool train_step(struct trainer *t, struct zf_error *err)
 {
-    struct run *run = t->run;
     struct train_state *s = &t->state;
-    const struct config *c = run->config;
-    struct step_report report;
+    const struct config *c = t->run->config;
+    struct step_result done;
     float lr = lr_at_step(c, s->step);
     double start = clock_seconds();
-    struct step_examples examples = examples_of_step(t, s->step);
-    engine_begin_step(run->engine, lr);
-    run_micro_batches(t, &examples, s->step);
-    trace_span(run->trace, TRACE_DEVICE, 0, "forward and backward", start, clock_seconds());
-    if (!engine_end_step(run->engine, &report, err))
+    int n;
+    const int *examples = examples_of_step(t, s->step, &n);
+    if (!step_run(&t->stepper, examples, n, s->step, lr, &done, err))
         return false;
-    double loss = take_loss(t, &examples);
-    telemetry_add(&t->telemetry, &report, clock_seconds() - start);
+    telemetry_add(&t->telemetry, &done.report, clock_seconds() - start);
     s->step++;
-    if (report.skipped) {
+    if (done.report.skipped) {
         s->skipped_steps++;
         log_warn("step %d: the gradient is not finite; the step is skipped", s->step);
     } else {
-        s->loss_sum += loss;
-        s->total_loss_sum += loss;
+        s->loss_sum += done.loss;
+        s->total_loss_sum += done.loss;
         s->loss_steps++;
     }
     if (t->progress)
-        progress_step(t->progress, s->step, epoch_of(t), loss, lr,
-                      t->offloads ? telemetry_stall(&t->telemetry) : -1, examples.tokens);
-    log_step(t, lr, &report);
-    if (run->n_dev && is_due(c, c->eval_strategy, c->eval_steps, s->step))
+        progress_step(t->progress, s->step, epoch_of(t), done.loss, lr,
+                      t->offloads ? telemetry_stall(&t->telemetry) : -1, done.tokens);
+    log_step(t, lr, &done.report);
+    if (t->run->n_dev && is_due(c, c->eval_strategy, c->eval_steps, s->step))
         evaluate_now(t);
     if (!is_due(c, c->save_strategy, c->save_steps, s->step))
         return true;
-    engine_settle(run->engine);
-    return checkpoint_save(run, s, err);
+    engine_settle(t->run->engine);
+    return checkpoint_save(t->run, s, err);
 }
 
 /* As run_glue.py: an output_dir that holds checkpoints is gone on with, unless it may be
@@ -284,9 +237,25 @@ static void add_results(const struct trainer *t, int first_step, double runtime,
     }
 }
 
+static struct stepper stepper_of(struct run *run)
+{
+    const struct config *c = run->config;
+    return (struct stepper){.model = run->model,
+                            .engine = run->engine,
+                            .comm = run->comm,
+                            .trace = run->trace,
+                            .set = &run->train,
+                            .batch = &run->batch,
+                            .n_labels = run->task->n_labels,
+                            .micro_batch = c->per_device_train_batch_size,
+                            .micro_batches = c->gradient_accumulation_steps,
+                            .seed = (uint32_t)c->seed};
+}
+
 bool train(struct run *run, json_t *results, struct zf_error *err)
 {
     struct trainer t = {.run = run,
+                        .stepper = stepper_of(run),
                         .epoch = -1,
                         .last_evaluation_step = -1,
                         .offloads = engine_memory(run->engine).host_elements > 0};

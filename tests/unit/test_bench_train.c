@@ -3,8 +3,10 @@
 #include "tests/testing.h"
 
 #include "cmd/bench_train_run.h"
+#include "cmd/engine_settings.h"
 
 #include <math.h>
+#include <string.h>
 
 #define LENGTHS 3
 static const int lengths[LENGTHS] = {7, 1, 12};
@@ -213,9 +215,125 @@ static void says_what_does_not_fit(void **state)
     dataset_free(&job.data);
 }
 
+/* The order of a step: until the engine's part is queued, the host waits for nothing. */
+
+static bool backward_is_queued;
+static int waits_before_the_end;
+static void (*real_wait)(struct event *event);
+
+static void note_backward(struct stream *s, float *dwte, float *dwpe, const void *dx,
+                          const struct token_rows *rows, const int *order, int C,
+                          struct dropout drop)
+{
+    backward_is_queued = true;
+    real->embedding_backward(s, dwte, dwpe, dx, rows, order, C, drop);
+}
+
+static void note_summary(struct stream *s, struct norm_summary *out, const float *sums,
+                         const unsigned char *place, int n, float limit)
+{
+    backward_is_queued = false;
+    real->summarise_norms(s, out, sums, place, n, limit);
+}
+
+static void count_wait(struct event *event)
+{
+    waits_before_the_end += backward_is_queued;
+    real_wait(event);
+}
+
+static void a_step_is_queued_before_its_loss_is_asked_for(void **state)
+{
+    (void)state;
+    struct device device = *device_cpu(1);
+    struct ops ops = *device.ops;
+    real = device.ops;
+    real_wait = device.event_wait;
+    ops.embedding_backward = note_backward;
+    ops.summarise_norms = note_summary;
+    device.ops = &ops;
+    device.event_wait = count_wait;
+    struct train_job job = job_of(&device, GPT_HEAD_LM);
+    train_data_make(&job, (const int[]){9}, 1, 1);
+    job.micro_batches = 1;
+    struct train_method method = method_of(1, 1, 0, true);
+    struct train_result r;
+    struct zf_error err;
+    waits_before_the_end = 0;
+    assert_works(train_measure(&job, &method, &r, &err), err);
+    assert_int_equal(waits_before_the_end, 0);
+    train_result_free(&r);
+    dataset_free(&job.data);
+}
+
+/* What zf-train does under a configuration is what is measured. */
+
+static void assert_same_settings(const struct engine_config *a, const struct engine_config *b)
+{
+    assert_true(a->beta1 == b->beta1 && a->beta2 == b->beta2 && a->eps == b->eps);
+    assert_true(a->weight_decay == b->weight_decay && a->adam_w_mode == b->adam_w_mode);
+    assert_true(a->gradient_clipping == b->gradient_clipping && a->bf16 == b->bf16);
+    assert_true(a->topk_ratio == b->topk_ratio && a->select_every == b->select_every);
+    assert_true(a->reselect_when_stale == b->reselect_when_stale);
+    assert_true(a->update_interval == b->update_interval && a->auto_ratio == b->auto_ratio);
+    assert_true(a->auto_keeps_up == b->auto_keeps_up && a->apply_lag == b->apply_lag);
+    assert_true(a->stagger == b->stagger && a->offload_important == b->offload_important);
+    assert_true(a->full_warm_up_rounds == b->full_warm_up_rounds);
+    assert_true(a->accumulate == b->accumulate && a->reserved_cores == b->reserved_cores);
+    assert_true(a->deferred_lr_scale == b->deferred_lr_scale);
+}
+
+static void methods_have_the_trainers_settings(void **state)
+{
+    (void)state;
+#define ZENFLOW "--zero_optimization.zenflow."
+    char *const common[] = {"zf-train",
+                            "--print_config",
+                            "--zero_optimization.stage=2",
+                            "--zero_optimization.offload_optimizer.device=cpu",
+                            ZENFLOW "overlap_step=true",
+                            ZENFLOW "topk_ratio=0.2",
+                            ZENFLOW "select_strategy=step",
+                            ZENFLOW "select_interval=32"};
+    const struct {
+        enum train_kind kind;
+        int n_common;
+        char *own[2];
+    } cases[] = {
+        {TRAIN_RESIDENT, 3, {NULL}},
+        {TRAIN_OFFLOAD, 4, {NULL}},
+        {TRAIN_BURST, 8, {ZENFLOW "update_interval=8", ZENFLOW "stagger=false"}},
+        {TRAIN_STAGGERED, 8, {ZENFLOW "update_interval=8"}},
+        {TRAIN_AUTO, 8, {ZENFLOW "update_interval=auto"}},
+    };
+    struct zf_error err;
+    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
+        struct config own, theirs;
+        char *argv[10];
+        int argc = cases[i].n_common;
+        memcpy(argv, common, sizeof common);
+        for (int k = 0; k < 2 && cases[i].own[k]; k++)
+            argv[argc++] = cases[i].own[k];
+        assert_works(config_parse(&theirs, argc, argv, 1, &err), err);
+        config_defaults(&own, 1);
+        own.zenflow.overlap_step = true;
+        own.zenflow.topk_ratio = 0.2;
+        own.zenflow.select_strategy = ZENFLOW_SELECT_STEP;
+        own.zenflow.select_interval = 32;
+        own.zenflow.update_interval = 8;
+        struct train_method method = train_method_make(cases[i].kind, &own);
+        struct engine_config expected = engine_settings(&theirs, NULL);
+        assert_same_settings(&method.engine, &expected);
+        config_free(&own);
+        config_free(&theirs);
+    }
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
+        cmocka_unit_test(a_step_is_queued_before_its_loss_is_asked_for),
+        cmocka_unit_test(methods_have_the_trainers_settings),
         cmocka_unit_test(flops_are_those_of_the_products),
         cmocka_unit_test(a_step_of_gpt2_takes_the_flops_that_papers_count),
         cmocka_unit_test(data_are_what_is_asked_for),

@@ -1,0 +1,55 @@
+#include "cmd/step.h"
+
+#include "data/clock.h"
+
+static void before_layer(void *context, int layer)
+{
+    engine_before_layer(context, layer);
+}
+
+static void gradients_ready(void *context, int layer)
+{
+    engine_layer_gradients_ready(context, layer);
+}
+
+static long count_tokens(const struct dataset *d, const int *index, int n)
+{
+    long tokens = 0;
+    for (int i = 0; i < n; i++)
+        tokens += (long)(d->start[index[i] + 1] - d->start[index[i]]);
+    return tokens;
+}
+
+/* Puts forward and backward of the whole step on this rank's device. items: what the loss averages
+ * over */
+static void run_micro_batches(const struct stepper *s, const int *index, int n, int step,
+                              long items)
+{
+    const struct gpt_hooks hooks = {
+        .context = s->engine, .before_layer = before_layer, .gradients_ready = gradients_ready};
+    double start = clock_seconds();
+    for (int m = 0; m < s->micro_batches; m++) {
+        struct slice slice =
+            sampler_slice(n, s->micro_batch, comm_size(s->comm), comm_rank(s->comm), m);
+        batch_fill(s->batch, s->set, index + slice.first, slice.count, slice.first, s->n_labels);
+        gpt_train(s->model, s->batch, 1.0f / (float)items, s->seed, (uint32_t)step,
+                  m == s->micro_batches - 1, &hooks);
+    }
+    trace_span(s->trace, TRACE_DEVICE, 0, "forward and backward", start, clock_seconds());
+}
+
+bool step_run(const struct stepper *s, const int *index, int n, int step, float lr,
+              struct step_result *result, struct zf_error *err)
+{
+    result->tokens = count_tokens(s->set, index, n);
+    long items = s->n_labels ? n : result->tokens - n;
+    engine_begin_step(s->engine, lr);
+    run_micro_batches(s, index, n, step, items);
+    /* The loss is asked for last: until then nothing keeps the host from queueing. */
+    if (!engine_end_step(s->engine, &result->report, err))
+        return false;
+    result->loss = gpt_take_loss(s->model);
+    comm_all_reduce_f64(s->comm, &result->loss, 1);
+    result->loss /= (double)items;
+    return true;
+}

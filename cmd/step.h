@@ -1,0 +1,39 @@
+/* One optimizer step, as all who train do it: the micro-batches' forward and backward passes, the
+ * engine's part, the loss. zf-train and zf-bench call it with the same settings, so what is
+ * measured is what runs. */
+#ifndef ZF_CMD_STEP_H
+#define ZF_CMD_STEP_H
+
+#include "data/batch.h"
+#include "model/gpt.h"
+#include "offload/comm.h"
+#include "offload/engine.h"
+
+/* What a run's steps share; all of it is borrowed. */
+struct stepper {
+    struct gpt *model;
+    struct engine *engine;
+    struct comm *comm;
+    struct trace *trace;       /* or NULL */
+    const struct dataset *set; /* the examples */
+    struct batch *batch;       /* room for a micro-batch */
+    int n_labels;              /* as for batch_fill */
+    int micro_batch;           /* sequences of one rank's micro-batch */
+    int micro_batches;         /* of a step: gradient_accumulation_steps */
+    uint32_t seed;             /* of the dropouts */
+};
+
+struct step_result {
+    struct step_report report;
+    double loss; /* mean over the step's items, of all ranks */
+    long tokens; /* of all ranks */
+};
+
+/* Does step number `step` on examples index[0..n) of the set, at most micro_batch * micro_batches *
+ * ranks, divided by sampler_slice. Returns once the host knows the gradient's norm and the loss;
+ * the device may still be at work. Fails where the engine gives up (engine_end_step). Collective.
+ */
+bool step_run(const struct stepper *s, const int *index, int n, int step, float lr,
+              struct step_result *result, struct zf_error *err);
+
+#endif
