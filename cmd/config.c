@@ -221,6 +221,8 @@ static bool read_member(struct config *c, const struct json_file *f, const char 
     struct place at = {LEVEL_FILE, f->path, json_line(f, path)};
     const struct config_key *key = config_find_path(path);
     struct config_foreign foreign;
+    char enabled[MAX_PATH + 8];
+    snprintf(enabled, sizeof enabled, "%s.enabled", path);
     if (key)
         return set_value(c, key, value, &at, err);
     if (config_is_block(path) && json_is_object(value)) {
@@ -229,7 +231,8 @@ static bool read_member(struct config *c, const struct json_file *f, const char 
     }
     if (config_is_block(path))
         return json_is_null(value) ||
-               fail_value(&at, path, value, "a block of keys in braces", "", err);
+               fail_value(&at, path, value, "a block of keys in braces",
+                          config_find_path(enabled) ? ", such as {\"enabled\": true}" : "", err);
     if (config_find_foreign(path, &foreign))
         return set_foreign(&foreign, path, value, &at, err);
     return fail_unknown(&at, path, err);
@@ -297,18 +300,29 @@ static bool split_name(struct option *o, const char *arg, struct zf_error *err)
     return true;
 }
 
+/* "--no_NAME": NAME is false, where it is true or false or none of ours. */
+static void take_no(struct option *o)
+{
+    const char *name = o->name + 3;
+    char path[MAX_PATH + sizeof CONFIG_ARGUMENTS];
+    struct config_foreign foreign;
+    if (o->key || o->text || strncmp(o->name, "no_", 3) != 0)
+        return;
+    const struct config_key *key = config_find_option(name);
+    snprintf(path, sizeof path, CONFIG_ARGUMENTS "%s", name);
+    if (key ? config_primary(key)->type != CONFIG_BOOL : !config_find_foreign(path, &foreign))
+        return;
+    o->key = key;
+    o->text = "false";
+    memmove(o->name, name, strlen(name) + 1);
+}
+
 /* Reads the argument at *i, and the next if it is its value. */
 static bool next_option(struct option *o, int argc, char **argv, int *i, struct zf_error *err)
 {
     if (!split_name(o, argv[(*i)++], err))
         return false;
-    if (!o->key && strncmp(o->name, "no_", 3) == 0) {
-        const struct config_key *key = config_find_option(o->name + 3);
-        if (key && config_primary(key)->type == CONFIG_BOOL && !o->text) {
-            o->key = key;
-            o->text = "false";
-        }
-    }
+    take_no(o);
     const char *next = *i < argc ? argv[*i] : NULL;
     bool takes_truth = o->key && config_primary(o->key)->type == CONFIG_BOOL;
     if (!o->text && !is_flag(o->name) && next && strncmp(next, "--", 2) != 0) {

@@ -3,7 +3,8 @@
  *
  * Names, defaults and meanings are those of DeepSpeed's configuration, of Transformers'
  * TrainingArguments and of run_glue.py. The differences:
- *   - do_train and do_eval are true unless said otherwise, and seed may stand at the file's top;
+ *   - where none of do_train, do_eval and do_predict is asked for, do_train and do_eval are; and
+ * seed may stand at the file's top;
  *   - where DeepSpeed and training_arguments have a name each for the same thing
  * (optimizer.params.lr and learning_rate), they set the same field, "auto" and absence mean the
  * same, and two different values are a fault. An option outranks the file, under either name. So an
@@ -112,7 +113,8 @@ struct config {
     char *model_name_or_path; /* a folder with a trained model ... */
     char *config_name;    /* ... or, for random initialisation, a preset or config.json's folder */
     char *tokenizer_name; /* a folder; model_name_or_path where not given */
-    char *task_name;      /* as in task->name */
+    bool ignore_mismatched_sizes; /* a score head for other labels is replaced by a new one */
+    char *task_name;              /* as in task->name */
     const struct glue_task *task; /* NULL where task_name is not given (CONFIG_PRINT only) */
     char *data_dir, *train_file, *validation_file, *test_file;
     char *output_dir;
@@ -126,6 +128,7 @@ struct config {
     char *resume_from_checkpoint; /* a checkpoint's folder, or "latest" */
     int seed;
     enum config_device device;
+    bool use_cpu;    /* device is then CONFIG_DEVICE_CPU */
     int num_threads; /* 0: as many as there are cores for this rank */
     bool bf16;       /* a run on a GPU sets it */
 
@@ -152,7 +155,7 @@ struct config {
 
     /* reports, evaluation while training, checkpoints */
     int logging_steps;
-    bool logging_first_step, disable_tqdm, wall_clock_breakdown;
+    bool logging_first_step, disable_tqdm;
     enum config_strategy eval_strategy, save_strategy;
     int eval_steps, save_steps;
     int save_total_limit; /* CONFIG_AUTO: keep all */
@@ -165,7 +168,6 @@ struct config {
     /* where optimizer state lives */
     int zero_stage;
     enum offload_device offload_optimizer;
-    bool offload_pin_memory;
     struct zenflow_config zenflow;
 };
 

@@ -178,17 +178,14 @@ static bool choose_scheduler(struct config *c, struct zf_error *err)
     enum config_level ours = level_of(c, "lr_scheduler_type");
     if (c->scheduler.type == DS_SCHEDULER_NONE)
         return theirs >= LEVEL_FILE || refuse_misplaced(c, err);
-    if (c->lr_scheduler_type != scheduler_types[c->scheduler.type].equivalent &&
-        ours >= LEVEL_FILE) {
-        if (ours == theirs)
-            return config_clash(c, "lr_scheduler_type", err, "scheduler.type is %s",
-                                scheduler_types[c->scheduler.type].means);
-        if (ours > theirs) {
-            c->scheduler.type = DS_SCHEDULER_NONE;
-            config_mark_auto(c, "scheduler.type");
-            return true;
-        }
+    if (ours > theirs) {
+        c->scheduler.type = DS_SCHEDULER_NONE;
+        config_mark_auto(c, "scheduler.type");
+        return true;
     }
+    if (ours == theirs && c->lr_scheduler_type != scheduler_types[c->scheduler.type].equivalent)
+        return config_clash(c, "lr_scheduler_type", err, "scheduler.type is %s",
+                            scheduler_types[c->scheduler.type].means);
     c->lr_scheduler_type = scheduler_types[c->scheduler.type].equivalent;
     config_mark_auto(c, "lr_scheduler_type");
     return refuse_misplaced(c, err);
@@ -254,12 +251,50 @@ static bool resolve_scheduler(struct config *c, struct zf_error *err)
     return c->scheduler.type == DS_WARMUP_COSINE_LR || resolve_peak(c, err);
 }
 
+static bool resolve_device(struct config *c, struct zf_error *err)
+{
+    enum config_level device = level_of(c, "device"), use_cpu = level_of(c, "use_cpu");
+    if (!c->use_cpu)
+        return true;
+    if (c->device == CONFIG_DEVICE_CUDA && device == use_cpu)
+        return config_clash(c, "use_cpu", err, "device is \"cuda\"");
+    if (device > use_cpu) {
+        c->use_cpu = c->device == CONFIG_DEVICE_CPU;
+        config_mark_auto(c, "use_cpu");
+    } else if (c->device != CONFIG_DEVICE_CPU) {
+        c->device = CONFIG_DEVICE_CPU;
+        config_mark_auto(c, "device");
+    }
+    return true;
+}
+
+/* Transformers' rule, where it is asked for at least one of the three: the others are false, but
+ * that eval_strategy asks for evaluation too. */
+static void resolve_actions(struct config *c)
+{
+    struct {
+        const char *name;
+        bool *value, otherwise;
+    } actions[] = {{"do_train", &c->do_train, false},
+                   {"do_eval", &c->do_eval, c->eval_strategy != STRATEGY_NO},
+                   {"do_predict", &c->do_predict, false}};
+    bool asked = false;
+    for (int i = 0; i < 3; i++)
+        asked |= config_is_given(c, actions[i].name) && *actions[i].value;
+    for (int i = 0; asked && i < 3; i++)
+        if (!config_is_given(c, actions[i].name) && *actions[i].value != actions[i].otherwise) {
+            *actions[i].value = actions[i].otherwise;
+            config_mark_auto(c, actions[i].name);
+        }
+}
+
 static bool resolve_evaluation(struct config *c, struct zf_error *err)
 {
     if (c->eval_steps != CONFIG_AUTO && !config_is_given(c, "eval_strategy")) {
         c->eval_strategy = STRATEGY_STEPS;
         config_mark_auto(c, "eval_strategy");
     }
+    resolve_actions(c);
     if (!c->do_eval && c->eval_strategy != STRATEGY_NO) {
         if (level_of(c, "do_eval") <= level_of(c, "eval_strategy"))
             return config_clash(c, "do_eval", err, "eval_strategy asks for evaluation");
@@ -350,8 +385,8 @@ static bool check_complete(struct config *c, struct zf_error *err)
 bool config_resolve(struct config *c, struct zf_error *err)
 {
     return resolve_task(c, err) && resolve_model(c, err) && resolve_batches(c, err) &&
-           resolve_optimizer(c, err) && resolve_scheduler(c, err) && resolve_evaluation(c, err) &&
-           resolve_best(c, err) && zenflow_config_resolve(c, err) &&
+           resolve_device(c, err) && resolve_optimizer(c, err) && resolve_scheduler(c, err) &&
+           resolve_evaluation(c, err) && resolve_best(c, err) && zenflow_config_resolve(c, err) &&
            (c->action != CONFIG_RUN || check_complete(c, err));
 }
 

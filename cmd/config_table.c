@@ -51,6 +51,8 @@ const struct config_key config_table[] = {
     {ARG_TEXT(config_name, "instead of a model, random initialisation: a preset's name (gpt, gpt2, "
                            "...) or a folder with config.json")},
     {ARG_TEXT(tokenizer_name, "folder of the tokenizer; default: the model's")},
+    {ARG_BOOL(ignore_mismatched_sizes, "false",
+              "a model's score head for another number of labels is replaced by a new one")},
     {ARG_TEXT(task_name, "cola, sst2, mrpc, stsb, qqp, mnli, qnli, rte, wnli, or lm for language "
                          "modelling on plain text")},
     {ARG_TEXT(data_dir,
@@ -67,8 +69,10 @@ const struct config_key config_table[] = {
     {ARG_REAL(resid_pdrop, NULL, 0, BELOW_1, "dropout before residual sums; default: the model's")},
 
     {HEADING("What to do")},
-    {ARG_BOOL(do_train, "true", "train")},
-    {ARG_BOOL(do_eval, "true", "evaluate on the dev split at the end")},
+    {ARG_BOOL(do_train, "true", "train; where do_eval or do_predict is given without it: false")},
+    {ARG_BOOL(do_eval, "true",
+              "evaluate on the dev split at the end; where do_train or do_predict is given without "
+              "it: false, but with eval_strategy")},
     {ARG_BOOL(do_predict, "false", "predict the test split, in GLUE's submission format")},
     {ARG_TEXT(output_dir, "folder for the model, results, log and checkpoints")},
     {ARG_BOOL(overwrite_output_dir, "false", "replace what output_dir holds")},
@@ -78,6 +82,8 @@ const struct config_key config_table[] = {
     {ARG_INT(seed, "42", 0, "seed of initialisation, shuffling and dropout")},
     {SAME("seed", "seed")},
     {ARG_CHOICE(device, "auto|cpu|cuda", "auto", "what computes; auto: a GPU if there is one")},
+    {ARG_BOOL(use_cpu, "false", "the same as device cpu")},
+    {SAME(CONFIG_ARGUMENTS "no_cuda", "use_cpu")},
     {ARG_INT(num_threads, "0", 0, "threads of each rank; 0: its share of the cores")},
     {ARG_BOOL(bf16, "false", "parameters in bf16, with fp32 masters; always so on a GPU")},
     {SAME("bf16.enabled", "bf16")},
@@ -93,6 +99,7 @@ const struct config_key config_table[] = {
     {ARG_BOOL(
         gradient_checkpointing, "false",
         "keep less of forward and compute it again in backward: less memory, the same result")},
+    {SAME(CONFIG_ARGUMENTS "activation_checkpointing", "gradient_checkpointing")},
 
     {HEADING("Optimizer")},
     {DS_CHOICE("optimizer.type", optimizer_type, "AdamW|Adam", "AdamW",
@@ -116,7 +123,8 @@ const struct config_key config_table[] = {
 
     {HEADING("Length and learning rate")},
     {ARG_REAL(num_train_epochs, "3.0", ABOVE_0, NO_END, "passes over the data; may be a fraction")},
-    {ARG_INT(max_steps, "-1", -1, "optimizer steps, in place of num_train_epochs; -1: not given")},
+    {ARG_INT(max_steps, "-1", -1, "optimizer steps, in place of num_train_epochs; -1: not given"),
+     .expected = "a whole number of steps, or -1 for as many as num_train_epochs has"},
     {ARG_CHOICE(lr_scheduler_type, "linear|cosine|constant|constant_with_warmup", "linear",
                 "how the learning rate goes after warm-up")},
     {ARG_REAL(warmup_ratio, "0", 0, 1, "share of all steps that warm up linearly")},
@@ -145,8 +153,6 @@ const struct config_key config_table[] = {
     {ARG_BOOL(logging_first_step, "false", "log the first step too")},
     {ARG_BOOL(disable_tqdm, "false", "no live progress line")},
     {ARG_TEXT(trace, "file for a timeline of device, link and host workers, for ui.perfetto.dev")},
-    {DS_BOOL("wall_clock_breakdown", wall_clock_breakdown, "false",
-             "report the time of forward, backward and update")},
     {ARG_CHOICE(eval_strategy, "no|steps|epoch", "no",
                 "evaluate while training; steps where eval_steps is given")},
     {SAME(CONFIG_ARGUMENTS "evaluation_strategy", "eval_strategy")},
@@ -173,8 +179,6 @@ const struct config_key config_table[] = {
      .help = "1 and 2 divide optimizer state over the ranks"},
     {DS_CHOICE(ZERO "offload_optimizer.device", offload_optimizer, "none|cpu", "none",
                "cpu: optimizer state in host memory, updated there")},
-    {DS_BOOL(ZERO "offload_optimizer.pin_memory", offload_pin_memory, "true",
-             "pin the host's memory, so that copies run at full speed")},
     {DS_BOOL(ZENF "enabled", zenflow.enabled, "false", "true also where the block has any key")},
     {DS_NUMBER(CONFIG_REAL, ZENF "topk_ratio", zenflow.topk_ratio, "0.1", 0, 1,
                "share of each matrix's channels that the device updates in every step")},

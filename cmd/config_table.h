@@ -39,14 +39,14 @@ struct config_key {
 extern const struct config_key config_table[];
 extern const int config_table_rows;
 
-/* A key of DeepSpeed's or Transformers' that has no field here. Where its value asks for nothing
- * (false, 0, "none", a block that is not enabled, or `harmless`) it is passed over. */
+/* A key of DeepSpeed's or Transformers' that has no field here. Where its value asks for nothing it
+ * is passed over: null and "auto"; and those that `harmless` tells, or without it false, 0, "none"
+ * and a block that is not enabled. */
 struct config_foreign {
-    const char *name; /* a key path; a block stands for all within it */
-    const char
-        *harmless;       /* a text value that asks for nothing, as a pattern for fnmatch; or NULL */
-    const char *refused; /* why the run would not be what it asks for; NULL: a warning is enough */
-    const char *note;    /* what to use instead, for the warning; or NULL */
+    const char *name;     /* a key path; a block stands for all within it */
+    const char *harmless; /* the values that ask for nothing, as an extended pattern for fnmatch */
+    const char *refused;  /* why the run would not be what it asks for; NULL: a warning is enough */
+    const char *note;     /* what to use instead, for the warning; or NULL */
 };
 
 /* Where a value came from; one per row of the table, used for rows without same_as. In order of

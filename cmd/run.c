@@ -4,6 +4,7 @@
 #include "cmd/config_table.h"
 #include "cmd/engine_settings.h"
 #include "cmd/evaluate.h"
+#include "cmd/labels.h"
 #include "cmd/memory_plan.h"
 #include "cmd/progress.h"
 #include "cmd/train.h"
@@ -26,28 +27,55 @@ static bool check_output(const struct run *run, struct zf_error *err)
     const struct config *c = run->config;
     if (!c->output_dir || !c->do_train || c->overwrite_output_dir || c->resume_from_checkpoint)
         return true;
-    char *model = zf_format("%s/model.safetensors", c->output_dir);
     char *last = checkpoint_find_last(c->output_dir);
-    bool taken = file_exists(model) && !last;
+    bool taken = !last && file_is_directory(c->output_dir) && !file_is_empty(c->output_dir);
     free(last);
-    free(model);
     return !taken || zf_fail(err,
-                             "output_dir %s holds a trained model already: choose another folder "
-                             "or give --overwrite_output_dir",
+                             "output_dir %s holds other files, and no checkpoint to go on from: "
+                             "choose another folder or give --overwrite_output_dir",
                              c->output_dir);
+}
+
+/* The folder that a key names; where a model of the hub may be meant, how to get it. */
+static bool need_folder(const char *key, const char *name, struct zf_error *err)
+{
+    const char *slash = strchr(name, '/');
+    if (file_is_directory(name))
+        return true;
+    char *owner = zf_format("%.*s", slash ? (int)(slash - name) : 0, name);
+    bool path = strchr("/.~", *name) || file_is_directory(owner) ||
+                (slash && (!slash[1] || strchr(slash + 1, '/')));
+    free(owner);
+    if (path)
+        return zf_fail(err, "%s is %s, but there is no such folder", key, name);
+    return zf_fail(
+        err,
+        "%s is %s, but there is no such folder: \"scripts/download_gpt2.sh FOLDER %s\" "
+        "fetches a GPT-2 of that name from the Hugging Face hub (config_name initialises "
+        "one at random)",
+        key, name, name);
+}
+
+/* config.json, or the preset: before the tokenizer, which other architectures have others of. */
+static bool read_model_config(struct run *run, struct zf_error *err)
+{
+    const struct config *c = run->config;
+    struct gpt_config *m = &run->model_config;
+    const char *model = c->model_name_or_path;
+    run->head_fits = true;
+    if (!model)
+        return file_is_directory(c->config_name) ? gpt_config_load(m, c->config_name, err)
+                                                 : gpt_config_preset(m, c->config_name, err);
+    return need_folder("model_name_or_path", model, err) && gpt_config_load(m, model, err) &&
+           labels_check(model, run->task, c->ignore_mismatched_sizes, &run->head_fits, err);
 }
 
 static bool load_tokenizer(struct run *run, struct zf_error *err)
 {
     const struct config *c = run->config;
-    if (c->model_name_or_path && !file_is_directory(c->model_name_or_path))
-        return zf_fail(err,
-                       "model_name_or_path is %s, but it is the folder of a model "
-                       "(scripts/download_gpt2.sh fetches GPT-2; config_name initialises one at "
-                       "random)",
-                       c->model_name_or_path);
-    run->tokenizer =
-        tokenizer_load(c->tokenizer_name ? c->tokenizer_name : c->model_name_or_path, err);
+    if (!need_folder("tokenizer_name", c->tokenizer_name, err))
+        return false;
+    run->tokenizer = tokenizer_load(c->tokenizer_name, err);
     return run->tokenizer != NULL;
 }
 
@@ -75,10 +103,7 @@ static bool configure_model(struct run *run, struct zf_error *err)
     struct gpt_config *m = &run->model_config;
     int vocab = tokenizer_vocab_size(run->tokenizer), eos = tokenizer_eos(run->tokenizer);
     const char *source = c->model_name_or_path ? c->model_name_or_path : c->config_name;
-    bool preset = !c->model_name_or_path && !file_is_directory(source);
-    if (preset ? !gpt_config_preset(m, source, err) : !gpt_config_load(m, source, err))
-        return false;
-    if (preset) {
+    if (!c->model_name_or_path && !file_is_directory(source)) { /* a preset */
         m->vocab_size = vocab;
         m->bos_token_id = m->eos_token_id = m->pad_token_id = eos;
     }
@@ -193,6 +218,10 @@ static bool load_data(struct run *run, struct zf_error *err)
         return false;
     if (run->config->do_train && run->train.n_sequences == 0)
         return zf_fail(err, "%s: the training split has no examples", run->task->name);
+    if (run->config->do_train && run->train.n_sequences < comm_size(run->comm))
+        return zf_fail(err, "%s: there are %d training examples for %d ranks: start at most %d",
+                       run->task->name, run->train.n_sequences, comm_size(run->comm),
+                       run->train.n_sequences);
     return true;
 }
 
@@ -273,6 +302,9 @@ static bool create_model(struct run *run, struct zf_error *err)
         gpt_init_weights(run->model, (uint64_t)c->seed);
         return true;
     }
+    if (!run->head_fits)
+        return gpt_load_weights_without_head(run->model, c->model_name_or_path, (uint64_t)c->seed,
+                                             err);
     if (!gpt_load_weights(run->model, c->model_name_or_path, (uint64_t)c->seed, &head_is_new, err))
         return false;
     if (head_is_new)
@@ -330,8 +362,8 @@ static void announce(const struct run *run)
 static bool read_input(struct run *run, struct zf_error *err)
 {
     struct config *c = run->config;
-    return check_output(run, err) && load_tokenizer(run, err) && configure_model(run, err) &&
-           load_data(run, err) &&
+    return check_output(run, err) && read_model_config(run, err) && load_tokenizer(run, err) &&
+           configure_model(run, err) && load_data(run, err) &&
            (!c->do_train || config_resolve_steps(c, run->train.n_sequences, err));
 }
 
@@ -387,6 +419,19 @@ void run_destroy(struct run *run)
     free(run->eval_order);
 }
 
+/* Evaluation alone leaves in all_results.json what it does not replace, as run_glue.py does. */
+static bool add_earlier_results(json_t *all, const char *path, struct zf_error *err)
+{
+    struct json_file f;
+    if (!file_exists(path))
+        return true;
+    if (!json_load(&f, path, err))
+        return false;
+    json_object_update(all, f.root);
+    json_free(&f);
+    return true;
+}
+
 static bool write_results(const struct run *run, const json_t *results, struct zf_error *err)
 {
     const struct config *c = run->config;
@@ -395,7 +440,10 @@ static bool write_results(const struct run *run, const json_t *results, struct z
         return true;
     if (c->output_dir) {
         char *path = zf_format("%s/all_results.json", c->output_dir);
-        ok = json_write(path, results, 9, err);
+        json_t *all = json_object();
+        ok = (c->do_train || add_earlier_results(all, path, err)) &&
+             json_object_update(all, (json_t *)results) == 0 && json_write(path, all, 9, err);
+        json_decref(all);
         free(path);
     }
     progress_results_table(run->task->title, results);

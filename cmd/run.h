@@ -25,6 +25,7 @@ struct run {
     const struct glue_task *task;
     struct tokenizer *tokenizer;
     struct gpt_config model_config;
+    bool head_fits; /* model_name_or_path's score head, if it has one, is for the task's labels */
     struct device *device;
     struct gpt *model;
     struct engine *engine; /* NULL unless do_train */

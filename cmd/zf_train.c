@@ -1,14 +1,22 @@
 /* zf-train: fine-tunes GPT models on GLUE. Alone, or one process a rank under mpirun. */
 #include "cmd/config.h"
+#include "cmd/launch.h"
 #include "cmd/run.h"
 #include "data/log.h"
 #include "offload/comm.h"
 
 #include <stdio.h>
 
-static bool act(struct config *config, struct comm *comm, struct zf_error *err)
+static bool work(struct config *config, struct comm *comm, struct zf_error *err)
 {
     struct run run;
+    bool ok = run_create(&run, config, comm, err) && run_execute(&run, err);
+    run_destroy(&run);
+    return ok;
+}
+
+static bool act(struct config *config, struct comm *comm, struct zf_error *err)
+{
     bool first = comm_rank(comm) == 0;
     switch (config->action) {
     case CONFIG_HELP:
@@ -26,9 +34,7 @@ static bool act(struct config *config, struct comm *comm, struct zf_error *err)
     case CONFIG_RUN:
         break;
     }
-    bool ok = run_create(&run, config, comm, err) && run_execute(&run, err);
-    run_destroy(&run);
-    return ok;
+    return launch_check(comm_size(comm), err) && work(config, comm, err);
 }
 
 int main(int argc, char **argv)

@@ -257,7 +257,7 @@ static bool read_merges_text(struct byte_level *b, const char *path, struct zf_e
     static const char version[] = "#version";
     char *text;
     size_t n;
-    if (!file_read(path, &text, &n, err))
+    if (!file_read_text(path, &text, &n, err))
         return false;
     bool ok = true;
     int number = 1;
@@ -277,7 +277,7 @@ static bool read_vocab_file(struct byte_level *b, const char *path, struct zf_er
 {
     char *text;
     size_t n;
-    if (!file_read(path, &text, &n, err))
+    if (!file_read_text(path, &text, &n, err))
         return false;
     struct json_scan s = {path, text, text};
     bool ok = scan_vocab(b, &s, err);
@@ -515,7 +515,7 @@ static bool load_json(struct byte_level *b, const struct settings *s, const char
     char *text;
     size_t n;
     struct json_file f;
-    if (!file_read(path, &text, &n, err))
+    if (!file_read_text(path, &text, &n, err))
         return false;
     const struct span tables[2] = {find_table(path, text, "vocab"),
                                    find_table(path, text, "merges")};

@@ -2,6 +2,7 @@
 
 #include "data/alloc.h"
 
+#include <dirent.h>
 #include <errno.h>
 #include <fcntl.h>
 #include <ftw.h>
@@ -9,6 +10,16 @@
 #include <string.h>
 #include <sys/stat.h>
 #include <unistd.h>
+
+bool file_is_fetched(const char *path, const char *bytes, size_t n, struct zf_error *err)
+{
+    static const char pointer[] = "version https://git-lfs.";
+    return n < sizeof pointer - 1 || memcmp(bytes, pointer, sizeof pointer - 1) != 0 ||
+           zf_fail(err,
+                   "%s: this is a pointer of Git LFS, not the file itself: run \"git lfs pull\" in "
+                   "its repository, or download it",
+                   path);
+}
 
 bool file_read(const char *path, char **text, size_t *bytes, struct zf_error *err)
 {
@@ -28,9 +39,26 @@ bool file_read(const char *path, char **text, size_t *bytes, struct zf_error *er
         free(content);
         return zf_fail(err, "%s: cannot be read: %zu of %zu bytes came", path, got, size);
     }
+    if (!file_is_fetched(path, content, size, err)) {
+        free(content);
+        return false;
+    }
     content[size] = 0;
     *text = content;
     *bytes = size;
+    return true;
+}
+
+bool file_read_text(const char *path, char **text, size_t *bytes, struct zf_error *err)
+{
+    static const char mark[] = "\xEF\xBB\xBF";
+    size_t n = sizeof mark - 1;
+    if (!file_read(path, text, bytes, err))
+        return false;
+    if (*bytes >= n && memcmp(*text, mark, n) == 0) {
+        *bytes -= n;
+        memmove(*text, *text + n, *bytes + 1);
+    }
     return true;
 }
 
@@ -91,6 +119,18 @@ bool file_is_directory(const char *path)
     return stat(path, &info) == 0 && S_ISDIR(info.st_mode);
 }
 
+bool file_is_empty(const char *directory)
+{
+    struct dirent *entry = NULL;
+    DIR *d = opendir(directory);
+    while (d && (entry = readdir(d)))
+        if (strcmp(entry->d_name, ".") != 0 && strcmp(entry->d_name, "..") != 0)
+            break;
+    if (d)
+        closedir(d);
+    return !entry;
+}
+
 bool file_make_directory(const char *path, struct zf_error *err)
 {
     char part[4096];
@@ -101,8 +141,10 @@ bool file_make_directory(const char *path, struct zf_error *err)
             continue;
         char end = *p;
         *p = 0;
-        if (mkdir(part, 0777) != 0 && !file_is_directory(part))
-            return zf_fail(err, "%s: the directory cannot be made: %s", part, strerror(errno));
+        int fault = mkdir(part, 0777) == 0 ? 0 : errno;
+        if (fault && !file_is_directory(part))
+            return zf_fail(err, "%s: the directory cannot be made: %s", part,
+                           fault == EEXIST ? "a file stands in its place" : strerror(fault));
         *p = end;
         if (!end)
             return true;

@@ -7,8 +7,13 @@
 #include <stddef.h>
 #include <stdio.h>
 
-/* Reads a whole file. *text gets a NUL after its last byte; the caller frees it. */
+/* Reads a whole file. *text gets a NUL after its last byte; the caller frees it. Fails also on a
+ * pointer of Git LFS, which stands where the file itself was not fetched. */
 bool file_read(const char *path, char **text, size_t *bytes, struct zf_error *err);
+/* The same, without a byte order mark at its beginning. */
+bool file_read_text(const char *path, char **text, size_t *bytes, struct zf_error *err);
+/* Fails where these first bytes of a file are those of a Git LFS pointer. */
+bool file_is_fetched(const char *path, const char *bytes, size_t n, struct zf_error *err);
 
 /* Opens a temporary file beside `path`; file_replace_end flushes it to disk and renames it over
  * `path`. On a fault (or keep = false) the temporary is removed and `path` stays as it was. */
@@ -26,6 +31,8 @@ bool file_copy(const char *from, const char *to, struct zf_error *err);
 
 bool file_exists(const char *path);
 bool file_is_directory(const char *path);
+/* Whether a directory holds nothing. */
+bool file_is_empty(const char *directory);
 /* Makes a directory and those above it; fine if it is there. */
 bool file_make_directory(const char *path, struct zf_error *err);
 /* Removes a directory and all in it. */

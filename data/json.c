@@ -3,23 +3,96 @@
 #include "data/alloc.h"
 #include "data/file.h"
 
+#include <errno.h>
 #include <stdlib.h>
 #include <string.h>
+
+/* The end of the string that begins at p. */
+static const char *string_end(const char *p)
+{
+    for (p++; *p && *p != '"'; p++)
+        if (*p == '\\' && p[1])
+            p++;
+    return p + (*p == '"');
+}
+
+/* Whether a number that is no integer of 64 bits is spelled as one. */
+static bool is_big_integer(const char *number, size_t n)
+{
+    errno = 0;
+    strtoll(number, NULL, 10);
+    return errno == ERANGE && strspn(number, "-0123456789") == n;
+}
+
+/* A copy of the text in which integers that Jansson cannot hold are reals: Transformers writes
+ * 10^30 for "no limit". */
+static char *with_big_integers_as_reals(const char *text, size_t *bytes)
+{
+    char *copy = zf_malloc(*bytes + *bytes / 8 + 1), *to = copy; /* of 19 digits or more */
+    for (const char *p = text, *end; p < text + *bytes; p = end) {
+        size_t n = strspn(p, "-+.0123456789eE");
+        end = *p == '"' ? string_end(p) : p + (n ? n : 1);
+        memcpy(to, p, (size_t)(end - p));
+        to += end - p;
+        if (*p != '"' && n && is_big_integer(p, n)) {
+            *to++ = '.';
+            *to++ = '0';
+        }
+    }
+    *to = 0;
+    *bytes = (size_t)(to - copy);
+    return copy;
+}
+
+/* What a person writes into JSON that it does not have: a comment, or a comma after the last item.
+ * At its first place, with the line; NULL: neither. */
+static const char *find_liberty(const char *text, int *line)
+{
+    *line = 1;
+    for (const char *p = text; *p;) {
+        if (*p == '"') {
+            p = string_end(p);
+            continue;
+        }
+        if (*p == '#' || (*p == '/' && (p[1] == '/' || p[1] == '*')))
+            return "a comment begins here, but JSON has no comments";
+        char next = *p == ',' ? p[1 + strspn(p + 1, " \t\r\n")] : 0;
+        if (next == '}' || next == ']')
+            return "a comma stands after the last item, where JSON has none";
+        *line += *p++ == '\n';
+    }
+    return NULL;
+}
+
+static bool fail_syntax(const struct json_file *f, const json_error_t *fault, struct zf_error *err)
+{
+    int line;
+    const char *liberty = find_liberty(f->text, &line);
+    bool first = liberty && line <= fault->line;
+    return zf_fail(err, "%s:%d: not valid JSON: %s", f->path, first ? line : fault->line,
+                   first ? liberty : fault->text);
+}
 
 bool json_load(struct json_file *f, const char *path, struct zf_error *err)
 {
     json_error_t fault;
     size_t n;
     *f = (struct json_file){.path = path};
-    if (!file_read(path, &f->text, &n, err))
+    if (!file_read_text(path, &f->text, &n, err))
         return false;
     f->root = json_loadb(f->text, n, JSON_REJECT_DUPLICATES, &fault);
+    if (!f->root && json_error_code(&fault) == json_error_numeric_overflow) {
+        char *text = with_big_integers_as_reals(f->text, &n);
+        free(f->text);
+        f->text = text;
+        f->root = json_loadb(f->text, n, JSON_REJECT_DUPLICATES, &fault);
+    }
     if (f->root && json_is_object(f->root))
         return true;
     if (f->root)
         zf_fail(err, "%s:1: this is not a JSON object in braces", path);
     else
-        zf_fail(err, "%s:%d: not valid JSON: %s", path, fault.line, fault.text);
+        fail_syntax(f, &fault, err);
     json_free(f);
     return false;
 }
@@ -46,14 +119,6 @@ static void skip_space(struct walk *w)
         w->line += *w->p == '\n';
 }
 
-static void skip_string(struct walk *w)
-{
-    for (w->p++; *w->p && *w->p != '"'; w->p++)
-        if (*w->p == '\\' && w->p[1])
-            w->p++;
-    w->p += *w->p == '"';
-}
-
 /* What is left of `rest` after `key`: NULL if it does not start with it, "" if that is all. */
 static const char *path_after(const char *rest, const char *key, size_t n)
 {
@@ -66,7 +131,7 @@ static void walk_value(struct walk *w, const char *rest)
 {
     skip_space(w);
     if (*w->p == '"') {
-        skip_string(w);
+        w->p = string_end(w->p);
     } else if (*w->p == '{' || *w->p == '[') {
         bool object = *w->p++ == '{';
         for (skip_space(w); *w->p && *w->p != '}' && *w->p != ']'; skip_space(w)) {
@@ -74,7 +139,7 @@ static void walk_value(struct walk *w, const char *rest)
             if (object) {
                 const char *key = w->p + 1;
                 int line = w->line;
-                skip_string(w);
+                w->p = string_end(w->p);
                 inner = path_after(rest, key, (size_t)(w->p - 1 - key));
                 if (inner && !*inner && !w->found)
                     w->found = line;

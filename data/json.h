@@ -1,7 +1,8 @@
 /* JSON files, on Jansson, with the line of a bad value.
  *
- * Jansson forgets where a value stood; json_line finds it again in the text. A key path names a
- * value inside nested objects: "zero_optimization.zenflow.topk_ratio". */
+ * Integers beyond 64 bits, which Jansson refuses, are read as real numbers. It forgets where a
+ * value stood; json_line finds it again in the text. A key path names a value inside nested
+ * objects: "zero_optimization.zenflow.topk_ratio". */
 #ifndef ZF_DATA_JSON_H
 #define ZF_DATA_JSON_H
 
@@ -12,7 +13,7 @@
 
 struct json_file {
     const char *path; /* as given to json_load */
-    char *text;       /* the file's bytes */
+    char *text;       /* the file's, but for a byte order mark and ".0" after integers too big */
     json_t *root;     /* an object */
 };
 

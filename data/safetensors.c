@@ -222,7 +222,7 @@ static bool open_shard(struct safetensors *s, char *path, struct zf_error *err)
     s->shards = zf_realloc(s->shards, (size_t)(s->n_shards + 1) * sizeof *s->shards);
     struct shard *shard = &s->shards[s->n_shards++];
     *shard = (struct shard){.path = path};
-    if (!map_file(shard, err))
+    if (!map_file(shard, err) || !file_is_fetched(path, shard->map, shard->bytes, err))
         return false;
     uint64_t length;
     memcpy(&length, shard->map, LENGTH_BYTES);
@@ -328,7 +328,7 @@ static bool open_index_file(struct safetensors *s, const char *path, struct zf_e
     char *text;
     size_t n;
     json_error_t fault;
-    if (!file_read(path, &text, &n, err))
+    if (!file_read_text(path, &text, &n, err))
         return false;
     json_t *root = json_loadb(text, n, JSON_REJECT_DUPLICATES, &fault);
     free(text);

@@ -7,8 +7,6 @@
 #include <stdlib.h>
 #include <string.h>
 
-#define BYTE_ORDER_MARK "\xEF\xBB\xBF"
-
 /* The first byte that is NUL or not UTF-8, or NULL. */
 static const char *find_bad_byte(const char *text, size_t n)
 {
@@ -45,7 +43,7 @@ bool tsv_open(struct tsv *t, const char *path, struct zf_error *err)
 {
     size_t n;
     *t = (struct tsv){.path = path};
-    if (!file_read(path, &t->text, &n, err))
+    if (!file_read_text(path, &t->text, &n, err))
         return false;
     const char *bad = find_bad_byte(t->text, n);
     if (bad) {
@@ -60,8 +58,6 @@ bool tsv_open(struct tsv *t, const char *path, struct zf_error *err)
     }
     t->next = t->text;
     t->end = t->text + n;
-    if (n >= 3 && memcmp(t->text, BYTE_ORDER_MARK, 3) == 0)
-        t->next += 3;
     return true;
 }
 

@@ -82,6 +82,9 @@ void gpt_init_weights(struct gpt *model, uint64_t seed);
  * may come with or without "transformer."; causal masks and other heads are passed over. */
 bool gpt_load_weights(struct gpt *model, const char *directory, uint64_t seed, bool *head_is_new,
                       struct zf_error *err);
+/* The same, but the score head is always a new one, whatever the file has. */
+bool gpt_load_weights_without_head(struct gpt *model, const char *directory, uint64_t seed,
+                                   struct zf_error *err);
 /* Writes DIR/model.safetensors (fp32) and DIR/config.json, for Transformers. labels: as in
  * gpt_config_save. */
 bool gpt_save(struct gpt *model, const char *directory, const char *const *labels,

@@ -220,8 +220,11 @@ static bool read_architecture(const struct json_file *f, const char **architectu
     if (!json_get_string(f, "model_type", &model_type, err))
         return false;
     if (model_type && strcmp(model_type, "gpt2") != 0)
-        return json_fail(f, "model_type", "\"gpt2\": only models of GPT-2's architecture run here",
-                         err);
+        return json_fail(
+            f, "model_type",
+            "\"gpt2\": GPT-2, DistilGPT-2, Cerebras-GPT and other models of that architecture "
+            "run here, and no others",
+            err);
     if (!model_type && strncmp(*architecture, "GPT2", 4) != 0)
         return zf_fail(err, "%s: neither model_type nor architectures says that this is a GPT-2",
                        f->path);

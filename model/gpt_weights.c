@@ -180,9 +180,23 @@ static const char *without_prefix(const char *name)
     return strncmp(name, PREFIX, strlen(PREFIX)) == 0 ? name + strlen(PREFIX) : name;
 }
 
-/* A parameter's tensor, under its name with or without the prefix. */
-static const struct tensor *find_tensor(const struct safetensors *file, const struct param *p)
+static bool is_score_head(const struct param *p)
 {
+    return strcmp(p->name, "score.weight") == 0;
+}
+
+/* Where the tensors are, and whether a score head is among them. */
+struct source {
+    const struct safetensors *file;
+    bool with_head;
+};
+
+/* A parameter's tensor, under its name with or without the prefix; NULL: the parameter is new. */
+static const struct tensor *find_tensor(const struct source *source, const struct param *p)
+{
+    const struct safetensors *file = source->file;
+    if (is_score_head(p) && !source->with_head)
+        return NULL;
     const struct tensor *t = safetensors_find(file, p->name);
     return t ? t : safetensors_find(file, without_prefix(p->name));
 }
@@ -281,22 +295,17 @@ static void load_param(const struct staging *s, const struct tensor *t, const st
     free(whole);
 }
 
-static bool may_be_missing(const struct param *p)
-{
-    return strcmp(p->name, "score.weight") == 0;
-}
-
 /* Every parameter has a tensor of its shape and of a dtype that can be read, so that nothing is
  * half-loaded. */
-static bool check_params(const struct safetensors *file, const struct param_table *table,
+static bool check_params(const struct source *source, const struct param_table *table,
                          const char *path, struct zf_error *err)
 {
     for (int i = 0; i < table->n_params; i++) {
         const struct param *p = &table->params[i];
-        const struct tensor *t = find_tensor(file, p);
+        const struct tensor *t = find_tensor(source, p);
         if (t && (!check_shape(t, p, err) || !tensor_read_f32(t, NULL, 0, 0, err)))
             return false;
-        if (t || may_be_missing(p))
+        if (t || is_score_head(p))
             continue;
         char shape[100];
         struct tensor expected = expected_tensor(p);
@@ -306,14 +315,14 @@ static bool check_params(const struct safetensors *file, const struct param_tabl
     return true;
 }
 
-static void load_params(struct gpt *model, const struct safetensors *file, uint64_t seed,
+static void load_params(struct gpt *model, const struct source *source, uint64_t seed,
                         bool *head_is_new)
 {
     const struct param_table *table = gpt_params(model);
     struct staging s = staging_begin(model);
     for (int i = 0; i < table->n_params; i++) {
         const struct param *p = &table->params[i];
-        const struct tensor *t = find_tensor(file, p);
+        const struct tensor *t = find_tensor(source, p);
         if (t)
             load_param(&s, t, p);
         else
@@ -323,22 +332,36 @@ static void load_params(struct gpt *model, const struct safetensors *file, uint6
     staging_end(&s);
 }
 
-bool gpt_load_weights(struct gpt *model, const char *directory, uint64_t seed, bool *head_is_new,
-                      struct zf_error *err)
+static bool load_weights(struct gpt *model, const char *directory, uint64_t seed, bool with_head,
+                         bool *head_is_new, struct zf_error *err)
 {
     char *path = zf_format("%s/model.safetensors", directory);
     char *index = zf_format("%s/model.safetensors.index.json", directory);
     const char *chosen = !file_exists(path) && file_exists(index) ? index : path;
     *head_is_new = false;
     struct safetensors *file = safetensors_open(chosen, err);
-    bool ok =
-        file && check_names(file, model, err) && check_params(file, gpt_params(model), chosen, err);
+    struct source source = {file, with_head};
+    bool ok = file && check_names(file, model, err) &&
+              check_params(&source, gpt_params(model), chosen, err);
     if (ok)
-        load_params(model, file, seed, head_is_new);
+        load_params(model, &source, seed, head_is_new);
     safetensors_close(file);
     free(path);
     free(index);
     return ok;
+}
+
+bool gpt_load_weights(struct gpt *model, const char *directory, uint64_t seed, bool *head_is_new,
+                      struct zf_error *err)
+{
+    return load_weights(model, directory, seed, true, head_is_new, err);
+}
+
+bool gpt_load_weights_without_head(struct gpt *model, const char *directory, uint64_t seed,
+                                   struct zf_error *err)
+{
+    bool head_is_new;
+    return load_weights(model, directory, seed, false, &head_is_new, err);
 }
 
 /* Saving. */

@@ -68,16 +68,28 @@ sed -i 's/"train_batch_size": 4/"train_batch_size": 4, "train_batch_size": 8/' "
 task "a key given twice" 'train_batch_size'
 sed -i '2a "zero_optimization": {"zenflow": {"topk_ratio": 5}},' "$config"
 task "a value out of range" 'config.json:3: zero_optimization.zenflow.topk_ratio is 5, .*0.05'
+sed -i 's/"max_steps": 2/"max_steps": 2,/' "$config"
+task "a comma after the last item" "config.json:5: not valid JSON: a comma"
+sed -i '3s|^|// data\n|' "$config"
+task "a comment" "config.json:3: not valid JSON: a comment"
+sed -i '2a "bf16": true,' "$config"
+task "bf16 without its block" 'config.json:3: bf16 is true, .*\{"enabled": true\}'
 task "batch sizes that do not fit" "train_batch_size" SST-2 --per_device_train_batch_size 3
 task "an unknown task" 'task_name.*"?sst3"?.*sst2' sst3
 task "an option without a value" "--seed" SST-2 --seed
 task "an option that is no number" '--max_steps.*"?many"?' SST-2 --max_steps many
+task "steps below none" '--max_steps is -5, .* -1 ' SST-2 --max_steps -5
+task "a device against another" '--use_cpu .*"cuda"' SST-2 --use_cpu --device cuda
+task "evaluation before the first step" "--eval_on_start" SST-2 --eval_on_start
 task "a stray argument" 'stray' SST-2 stray
 task "an unknown preset" 'gtp2.*gpt2' SST-2 --config_name gtp2
 alone "no tokenizer" "tokenizer_name" --task_name SST-2 --config_name gpt
 alone "no model" "model_name_or_path" --task_name SST-2
 task "no text for lm" "train_file" lm
 CUDA_VISIBLE_DEVICES='' task "cuda without a GPU" 'device is "cuda"' SST-2 --device cuda
+SLURM_PROCID=0 SLURM_STEP_NUM_TASKS=2 task "ranks of srun that stand alone" 'srun .*"mpirun -n 2 '
+WORLD_SIZE=2 RANK=1 LOCAL_RANK=1 task "ranks of torchrun" 'torchrun .*"mpirun -n 2 '
+PMI_SIZE=2 PMI_RANK=1 task "ranks of another MPI" 'PMI.*"mpirun -n 2 '
 
 # Data.
 task "no such folder" "nowhere" SST-2 --data_dir "$scratch/nowhere"
@@ -133,6 +145,18 @@ sed -i 's/"n_embd": *96/"n_embd": 48/' "$model/config.json"
 trained "another width" "model.safetensors.*(96|48)"
 sed -i 's/"model_type": *"gpt2"/"model_type": "llama"/' "$model/config.json"
 trained "another architecture" 'model/config.json.*llama'
+rm "$model"/* && echo '{"architectures": ["BertModel"], "model_type": "bert"}' >"$model/config.json"
+echo '[PAD]' >"$model/vocab.txt"
+trained "BERT's folder" 'model/config.json:1: .*"bert".*GPT-2'
+trained "a model of the hub" 'download_gpt2.sh FOLDER openai-community/gpt2"' \
+    --model_name_or_path openai-community/gpt2
+trained "labels of another number" 'config.json:[0-9]+: .* 2 labels .*mnli has 3: --ignore_mism' \
+    --task_name MNLI
+sed -i 's/"0": "0"/"0": "1"/; s/"1": "1"/"1": "0"/' "$model/config.json"
+trained "labels in another order" 'config.json:[0-9]+: .*"1" as label 0, .*sst2 has it as label 1'
+printf 'version https://git-lfs.github.com/spec/v1\noid sha256:%064d\nsize 548105171\n' 0 \
+    >"$model/model.safetensors"
+trained "a pointer in the weights' place" 'model.safetensors: .*Git LFS.*"git lfs pull"'
 rm "$model/model.safetensors"
 trained "no weights" "model.safetensors"
 truncate -s 100000 "$model/model.safetensors"
@@ -145,15 +169,28 @@ trained "fewer embeddings than tokens" "vocab_size|8000"
 # Output.
 echo text >"$scratch/file"
 task "a file in output_dir's place" "scratch|/file" SST-2 --output_dir "$scratch/file/sub"
-if [ "$(id -u)" != 0 ]; then
-    mkdir "$scratch/locked" && chmod a-w "$scratch/locked"
-    task "an output_dir that may not be written" "locked" SST-2 --output_dir "$scratch/locked/out"
+as_user=()
+if [ "$(id -u)" = 0 ]; then # who may write everywhere
+    as_user=(setpriv --reuid=65534 --regid=65534 --clear-groups)
 fi
+mkdir "$scratch/locked"
+chmod a=rx "$scratch/locked" "$scratch"
+if "${as_user[@]}" test -x "$train" -a ! -w "$scratch/locked" 2>/dev/null; then
+    refused "an output_dir that may not be written" "locked.*Permission denied" "${as_user[@]}" \
+        "$train" --config "$config" --data_dir "$glue" --output_dir "$scratch/locked/out/deeper" \
+        --task_name SST-2 --config_name gpt --tokenizer_name "$tokenizer"
+fi
+fresh
 before=$(cd "$model" && sha256sum ./*)
 refused "an output_dir that holds a model" "output_dir.*--overwrite_output_dir" "$train" \
     --config "$config" --task_name SST-2 --data_dir "$glue" --model_name_or_path "$model" \
     --output_dir "$model"
 check "that model is as it was" test "$before" = "$(cd "$model" && sha256sum ./*)"
+mkdir "$scratch/others" && echo text >"$scratch/others/notes.txt"
+refused "an output_dir that holds other files" "output_dir.*--overwrite_output_dir" "$train" \
+    --config "$config" --task_name SST-2 --data_dir "$glue" --model_name_or_path "$model" \
+    --output_dir "$scratch/others"
+check "they are as they were" test "$(ls "$scratch/others")" = notes.txt
 # full WHAT WORDS: a run on what fresh() made, that has no place for a file.
 full() {
     local what=$1 words=$2 status=0
@@ -192,6 +229,8 @@ pair() {
     fresh
 }
 pair "an unknown option" "learning_rate" --learning_rat 3
+pair "fewer examples than ranks" "1 training examples for 2 ranks" --max_train_samples 1 \
+    --per_device_train_batch_size 2
 pair "a batch that does not divide" "train_batch_size" --per_device_train_batch_size 4
 printf 'a good film\t7\n' >>"$glue/SST-2/train.tsv"
 pair "a bad row" "SST-2/train.tsv:[0-9]+: "

@@ -24,6 +24,9 @@ check "--version" test "$("$train" --version)" = \
     "zf-train $(sed -n 's/^project(zf-train VERSION \([0-9.]*\).*/\1/p' CMakeLists.txt)"
 check "two ranks speak once" test "$(ranks 2 "$train" --version | wc -l)" = 1
 
+python3 tests/e2e/lib/unread_keys.py >"$scratch/unread"
+check "every key is read by a run" diff /dev/null "$scratch/unread"
+
 status=0
 "$train" --learning_rat 1 >"$scratch/out" 2>"$scratch/err" || status=$?
 check "an unknown option: status 1" test "$status" = 1

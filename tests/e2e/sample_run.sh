@@ -46,4 +46,26 @@ check "it gives the same log" compare "$out/trainer_log.jsonl" "$again/trainer_l
 check "it gives the same predictions" cmp "$out/SST-2.tsv" "$again/SST-2.tsv"
 check "it gives the same configuration" diff <(grep -v '"output_dir"' "$out/zf_train_config.json") \
     <(grep -v '"output_dir"' "$again/zf_train_config.json")
+
+# Evaluation alone, into the model's own folder.
+before=$(sha256sum "$out"/{model.safetensors,config.json,trainer_log.jsonl,SST-2.tsv})
+cp "$out/all_results.json" "$scratch/trained.json"
+check "evaluation alone runs" "$train" --do_eval --model_name_or_path "$out" --task_name sst2 \
+    --data_dir data/sample --max_eval_samples 50 --output_dir "$out"
+cp "$scratch/check.log" "$scratch/printed"
+check "evaluation alone does not train" not grep -q '^step ' "$scratch/printed"
+check "evaluation alone prints its results" grep -Eq '^eval_accuracy +[01]\.' "$scratch/printed"
+check "evaluation alone leaves all else as it was" test "$before" = \
+    "$(sha256sum "$out"/{model.safetensors,config.json,trainer_log.jsonl,SST-2.tsv})"
+check "its results replace those of before" python3 - "$scratch/trained.json" "$out" <<'END'
+import json, sys
+before, after = json.load(open(sys.argv[1])), json.load(open(sys.argv[2] + "/all_results.json"))
+assert after["eval_samples"] == 50 and before["eval_samples"] == 100, after
+assert before["train_loss"] == after["train_loss"] and before.keys() == after.keys(), after
+END
+
+# From a model with two labels to a task with three.
+check "a score head for other labels is replaced" "$train" --ignore_mismatched_sizes --task_name mnli \
+    --model_name_or_path "$out" --data_dir tests/fixtures/glue --max_steps 1 --output_dir "$scratch/mnli"
+check "the new one has the task's labels" grep -q '"2": "contradiction"' "$scratch/mnli/config.json"
 finish

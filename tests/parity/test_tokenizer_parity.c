@@ -200,6 +200,12 @@ static void agrees_on_split_patterns(void **state)
     check_variant("split");
 }
 
+static void agrees_on_what_transformers_saved(void **state)
+{
+    (void)state;
+    check_variant("resaved");
+}
+
 static uint64_t hash_lines(const struct tokenizer *t, const char *text, size_t n, int *n_lines)
 {
     uint64_t h = FNV_START;
@@ -298,9 +304,13 @@ static void agrees_on_sentencepiece(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(agrees_on_unicode),         cmocka_unit_test(agrees_on_unicode_with_gpt2),
-        cmocka_unit_test(agrees_on_every_character), cmocka_unit_test(agrees_on_prefix_space),
-        cmocka_unit_test(agrees_on_split_patterns),  cmocka_unit_test(agrees_on_glue),
+        cmocka_unit_test(agrees_on_unicode),
+        cmocka_unit_test(agrees_on_unicode_with_gpt2),
+        cmocka_unit_test(agrees_on_every_character),
+        cmocka_unit_test(agrees_on_prefix_space),
+        cmocka_unit_test(agrees_on_split_patterns),
+        cmocka_unit_test(agrees_on_what_transformers_saved),
+        cmocka_unit_test(agrees_on_glue),
         cmocka_unit_test(agrees_on_sentencepiece),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

@@ -100,7 +100,7 @@ static void reads_deepspeed(void **state)
     assert_int_equal(c.optimizer_type, OPTIMIZER_ADAM);
     assert_true(!c.adam_w_mode && c.learning_rate == 0.00015 && c.adam_beta1 == 0.8);
     assert_true(c.adam_beta2 == 0.95 && c.adam_epsilon == 1e-7 && c.weight_decay == 3e-7);
-    assert_true(c.max_grad_norm == 0.5 && c.logging_steps == 20 && c.wall_clock_breakdown);
+    assert_true(c.max_grad_norm == 0.5 && c.logging_steps == 20);
     assert_int_equal(c.scheduler.type, DS_WARMUP_LR);
     assert_int_equal(c.scheduler.warmup_type, WARMUP_LOG);
     assert_true(c.scheduler.warmup_min_lr == 1e-6 && c.scheduler.warmup_max_lr == 0.0002);
@@ -108,10 +108,12 @@ static void reads_deepspeed(void **state)
     assert_true(c.csv_monitor.enabled);
     assert_string_equal(c.csv_monitor.output_path, "logs");
     assert_string_equal(c.csv_monitor.job_name, "run");
-    assert_true(c.zero_stage == 2 && c.offload_optimizer == OFFLOAD_CPU && c.offload_pin_memory);
+    assert_true(c.zero_stage == 2 && c.offload_optimizer == OFFLOAD_CPU);
     assert_string_equal(c.task_name, "stsb");
     assert_true(c.max_steps == 120 && c.attn_pdrop == 0.25);
-    assert_int_equal(count(warnings, "has no meaning here"), 2);
+    assert_int_equal(count(warnings, "has no meaning here"), 3);
+    assert_non_null(
+        strstr(warnings, "wall_clock_breakdown has no meaning here: trainer_log.jsonl"));
     assert_non_null(strstr(warnings, "deepspeed.json:12: optimizer.params.torch_adam has no"));
     config_free(&c);
 }
@@ -180,13 +182,13 @@ static void options_outrank_the_file(void **state)
     assert_works(parse(FIXTURES "deepspeed.json",
                        "--learning_rate 1e-3 --optimizer.params.eps 1e-5 --adam_beta1 0.7 "
                        "--train_batch_size 8 --gradient_clipping auto --lr_scheduler_type cosine "
-                       "--logging-steps 7 --no_wall_clock_breakdown --do_predict --do_eval false "
+                       "--logging-steps 7 --no_disable_tqdm --do_predict --do_eval false "
                        "--config_name gpt --tokenizer_name t --seed 1 --seed 2",
                        1),
                  err);
     assert_true(c.learning_rate == 1e-3 && c.adam_epsilon == 1e-5 && c.adam_beta1 == 0.7);
     assert_true(c.adam_beta2 == 0.95 && c.max_grad_norm == 1 && c.logging_steps == 7);
-    assert_true(!c.wall_clock_breakdown && c.do_predict && !c.do_eval && c.seed == 2);
+    assert_true(!c.disable_tqdm && c.do_predict && !c.do_eval && c.seed == 2);
     assert_int_equal(c.scheduler.type, DS_SCHEDULER_NONE);
     assert_int_equal(c.lr_scheduler_type, LR_COSINE);
     assert_null(c.model_name_or_path);
@@ -204,6 +206,110 @@ static void options_outrank_the_file(void **state)
     assert_true(c.scheduler.warmup_max_lr == 0.5 && c.scheduler.warmup_num_steps == 4);
     assert_int_equal(c.scheduler.total_num_steps, 300);
     config_free(&c);
+    /* Also where the file's scheduler is the same but for its warm-up. */
+    assert_works(parse_text("{\"scheduler\": {\"type\": \"WarmupDecayLR\", \"params\": "
+                            "{\"warmup_max_lr\": 1e-3, \"warmup_num_steps\": 9}}}",
+                            COMPLETE "--lr_scheduler_type linear", 1),
+                 err);
+    assert_works(config_resolve_steps(&c, 800, &err), err);
+    assert_int_equal(c.scheduler.type, DS_SCHEDULER_NONE);
+    assert_int_equal(c.lr_scheduler_type, LR_LINEAR);
+    assert_int_equal(c.warmup_steps, 0);
+    config_free(&c);
+}
+
+static void use_cpu_is_a_device(void **state)
+{
+    (void)state;
+    assert_works(parse(NULL, COMPLETE "--use_cpu", 1), err);
+    assert_int_equal(c.device, CONFIG_DEVICE_CPU);
+    assert_string_equal(warnings, "");
+    config_free(&c);
+    assert_works(
+        parse_text("{\"training_arguments\": {\"device\": \"cuda\"}}", COMPLETE "--no_cuda", 1),
+        err);
+    assert_int_equal(c.device, CONFIG_DEVICE_CPU);
+    config_free(&c);
+    assert_works(
+        parse_text("{\"training_arguments\": {\"use_cpu\": true}}", COMPLETE "--device cuda", 1),
+        err);
+    assert_true(c.device == CONFIG_DEVICE_CUDA && !c.use_cpu);
+    config_free(&c);
+    assert_works(parse(NULL, COMPLETE "--use_cpu false --device cuda", 1), err);
+    assert_int_equal(c.device, CONFIG_DEVICE_CUDA);
+    config_free(&c);
+}
+
+/* What Transformers does with the same arguments, and both training and evaluation without any. */
+static void does_what_is_asked_for(void **state)
+{
+    (void)state;
+    static const struct {
+        const char *options;
+        bool train, eval, predict;
+    } cases[] = {
+        {"", true, true, false},
+        {"--do_eval", false, true, false},
+        {"--do_predict", false, false, true},
+        {"--do_train", true, false, false},
+        {"--do_train --do_eval --do_predict", true, true, true},
+        {"--do_eval --do_predict", false, true, true},
+        {"--do_train --eval_strategy epoch", true, true, false},
+        {"--do_train --eval_steps 5", true, true, false},
+        {"--no_do_train", false, true, false},
+        {"--no_do_eval", true, false, false},
+        {"--do_predict --no_do_eval --do_train", true, false, true},
+    };
+    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
+        char *options = zf_format(COMPLETE "%s", cases[i].options);
+        assert_works(parse(NULL, options, 1), err);
+        if (c.do_train != cases[i].train || c.do_eval != cases[i].eval ||
+            c.do_predict != cases[i].predict)
+            fail_msg("%s: do_train %d, do_eval %d, do_predict %d", cases[i].options, c.do_train,
+                     c.do_eval, c.do_predict);
+        config_free(&c);
+        free(options);
+    }
+    assert_works(
+        parse_text("{\"training_arguments\": {\"do_train\": true}}", COMPLETE "--do_predict", 1),
+        err);
+    assert_true(c.do_train && !c.do_eval && c.do_predict);
+    config_free(&c);
+}
+
+/* Each row of arguments.tsv, which fixtures/make_arguments.py makes from Transformers: a name, its
+ * default, another value, and whether that value is taken, refused, or idle: without bearing on a
+ * run. */
+static void takes_every_argument_of_transformers(void **state)
+{
+    (void)state;
+    char *text, *rest, *line;
+    size_t n;
+    int rows = 0;
+    assert_works(file_read(FIXTURES "arguments.tsv", &text, &n, &err), err);
+    rest = text;
+    while ((line = strsep(&rest, "\n")) && *line) {
+        char *name = strsep(&line, "\t"), *standard = strsep(&line, "\t");
+        char *other = strsep(&line, "\t"), *verdict = line;
+        bool ours = config_find_option(name) != NULL;
+        if (*name == '#')
+            continue;
+        rows++;
+        assert_true(ours == (strcmp(verdict, "taken") == 0));
+        for (int i = 0; i < 2 && !ours; i++) {
+            char *file =
+                zf_format("{\"training_arguments\": {\"%s\": %s}}", name, i ? other : standard);
+            bool ok = parse_text(file, COMPLETE, 1), refused = i && !strcmp(verdict, "refused");
+            if (ok == refused)
+                fail_msg("%s is %s", file, ok ? "passed over" : err.text);
+            if (refused)
+                assert_says(err, name);
+            config_free(&c);
+            free(file);
+        }
+    }
+    assert_in_range(rows, 140, 1000);
+    free(text);
 }
 
 static void batch_triple(void **state)
@@ -370,6 +476,11 @@ static void refuses_bad_values(void **state)
          "(did you mean 0.0001, without quotes?)"},
         {"{\"optimizer\": {\"type\": \"SGD\"}}", COMPLETE,
          "FILE:1: optimizer.type is \"SGD\", but it is one of \"AdamW\" or \"Adam\""},
+        {"{\n\"bf16\": true}", COMPLETE,
+         "FILE:2: bf16 is true, but it is a block of keys in braces, such as {\"enabled\": true}"},
+        {NULL, "--max_steps -5",
+         "--max_steps is -5, but it is a whole number of steps, or -1 for as many as "
+         "num_train_epochs has"},
         {"{\"optimizer\": 3}", COMPLETE,
          "FILE:1: optimizer is 3, but it is a block of keys in braces"},
         {"{\"optimizer\": {\"params\": {\"betas\": 0.9}}}", COMPLETE,
@@ -402,7 +513,8 @@ static void refuses_bad_values(void **state)
         {NULL, "--max_seq_length 12.5",
          "--max_seq_length is 12.5, but it is a whole number of at least 1"},
         {NULL, "--max_steps 3000000000",
-         "--max_steps is 3000000000, but it is a whole number of at least -1"},
+         "--max_steps is 3000000000, but it is a whole number of steps, or -1 for as many as "
+         "num_train_epochs has"},
         {NULL, "--seed=-1", "--seed is -1, but it is a whole number of at least 0"},
         {NULL, "--num_train_epochs 0", "--num_train_epochs is 0, but it is a number above 0"},
         {NULL, "--embd_pdrop 10",
@@ -437,7 +549,15 @@ static void refuses_what_is_not_here(void **state)
          "FILE:1: gradient_allreduce_op is \"sum\", but gradients are averaged over the ranks"},
         {NULL, COMPLETE "--fp16", "--fp16 is true, but half precision here is bf16: use bf16"},
         {NULL, COMPLETE "--optim adafactor",
-         "--optim is \"adafactor\", but the optimizer is AdamW"},
+         "--optim is \"adafactor\", but the optimizer is AdamW, which is \"adamw_torch\""},
+        {NULL, COMPLETE "--optim adamw_bnb_8bit",
+         "--optim is \"adamw_bnb_8bit\", but the optimizer is AdamW, which is \"adamw_torch\""},
+        {NULL, COMPLETE "--data_seed 0",
+         "--data_seed is 0, but the order of the examples follows seed"},
+        {NULL, COMPLETE "--no_save_safetensors",
+         "--save_safetensors is false, but weights are written as safetensors"},
+        {"{\"dataloader_drop_last\": true}", COMPLETE,
+         "FILE:1: dataloader_drop_last is true, but every example is used"},
         {NULL, COMPLETE "--label_smoothing_factor 0.1",
          "--label_smoothing_factor is 0.1, but that is not available here"},
     };
@@ -492,6 +612,7 @@ static void refuses_contradictions(void **state)
          COMPLETE,
          "FILE:1: scheduler.params.warmup_num_steps is 5, but warmup_steps is given too: give one "
          "of them, or \"auto\""},
+        {NULL, COMPLETE "--use_cpu --device cuda", "--use_cpu is true, but device is \"cuda\""},
         {NULL, COMPLETE "--config_name gpt",
          "--config_name is \"gpt\", but model_name_or_path is given too: name a trained model, or "
          "a "
@@ -645,7 +766,7 @@ static void writes_the_same_run(void **state)
                COMPLETE "--learning_rate 0.12345678901234567 --adam_beta2 0.9999999 --seed 7 "
                         "--warmup_ratio 0.15 --lr_scheduler_type cosine --attn_pdrop 0 "
                         "--load_best_model_at_end --eval_steps 50 --do_predict --bf16 "
-                        "--gradient_checkpointing true --device cpu "
+                        "--gradient_checkpointing true --use_cpu "
                         "--max_train_samples 10 --save_total_limit 2 --resume_from_checkpoint x",
                3);
     round_trip(FIXTURES "deepspeed.json", "", 2);
@@ -738,6 +859,9 @@ int main(void)
         cmocka_unit_test(reads_zenflow),
         cmocka_unit_test(reads_auto),
         cmocka_unit_test(options_outrank_the_file),
+        cmocka_unit_test(use_cpu_is_a_device),
+        cmocka_unit_test(does_what_is_asked_for),
+        cmocka_unit_test(takes_every_argument_of_transformers),
         cmocka_unit_test(batch_triple),
         cmocka_unit_test(resolves_steps),
         cmocka_unit_test(settles_evaluation),

@@ -259,6 +259,11 @@ static void refuses_bytes_that_are_not_text(void **state)
     write_bytes(good, strlen(good));
     assert_works(glue_read_file(&data, task_of("sst2"), path, GLUE_TRAIN, &err), err);
     glue_free(&data);
+    static const char marked[] = "\xEF\xBB\xBFsentence\tlabel\nfine\t1\n";
+    write_bytes(marked, strlen(marked));
+    assert_works(glue_read_file(&data, task_of("sst2"), path, GLUE_TRAIN, &err), err);
+    assert_string_equal(data.examples[0].sentence[0], "fine");
+    glue_free(&data);
 }
 
 static void says_where_it_looked(void **state)

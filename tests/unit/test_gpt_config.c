@@ -79,6 +79,7 @@ static void refuses_by_a_sentence(void **state)
         const char *text, *piece;
     } faults[] = {
         {"{\"model_type\": \"llama\"}", ":1: model_type is \"llama\", but it is \"gpt2\""},
+        {"{\"model_type\": \"bert\"}", "GPT-2, DistilGPT-2, Cerebras-GPT and other models of that"},
         {"{}", "neither model_type nor architectures says that this is a GPT-2"},
         {"{\"architectures\": [\"BertModel\"]}", "neither model_type nor architectures"},
         {"{\"model_type\": \"gpt2\",\n\"n_layer\": 0}", ":2: n_layer is 0, but it is a whole"},

@@ -188,6 +188,31 @@ static void a_language_model_becomes_a_classifier(void **state)
     gpt_destroy(model);
 }
 
+static void a_head_for_other_labels_is_replaced(void **state)
+{
+    (void)state;
+    struct gpt_config c;
+    struct zf_error err;
+    bool head_is_new;
+    assert_works(gpt_config_load(&c, FIXTURES "classify3", &err), err);
+    struct gpt *own = make(&c), *other = NULL;
+    assert_works(gpt_load_weights(own, FIXTURES "classify3", 1, &head_is_new, &err), err);
+    c.num_labels = 2;
+    other = make(&c);
+    assert_works(gpt_load_weights_without_head(other, FIXTURES "classify3", 1, &err), err);
+    const struct param_table *table = gpt_params(other);
+    const float *a = gpt_param_data(own), *b = gpt_param_data(other);
+    for (int i = 0; i < table->n_params; i++) {
+        const struct param *p = &table->params[i], *q = params_find(gpt_params(own), p->name);
+        bool head = strcmp(p->name, "score.weight") == 0;
+        bool same = memcmp(a + q->offset, b + p->offset, p->n_elements * sizeof *b) == 0;
+        assert_true(same == !head);
+        assert_true(!head || b[p->offset] != 0);
+    }
+    gpt_destroy(own);
+    gpt_destroy(other);
+}
+
 static void refused(const struct gpt_config *c, const char *from, const char *piece)
 {
     struct zf_error err;
@@ -272,6 +297,7 @@ int main(void)
         cmocka_unit_test(heads_are_input_major),
         cmocka_unit_test(loads_what_it_saves),
         cmocka_unit_test(a_language_model_becomes_a_classifier),
+        cmocka_unit_test(a_head_for_other_labels_is_replaced),
         cmocka_unit_test(refuses_what_does_not_fit),
         cmocka_unit_test(refuses_whole_numbers),
     };

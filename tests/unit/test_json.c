@@ -52,6 +52,88 @@ static void checks_types(void **state)
     json_free(&f);
 }
 
+static void reads_integers_beyond_64_bits(void **state)
+{
+    (void)state;
+    struct json_file f;
+    struct zf_error err;
+    int i = 0;
+    write_text("{\"text\": \"99999999999999999999 \\\" 99999999999999999999\",\n"
+               "\"limit\": 1000000000000000019884624838656, \"least\": -9223372036854775809,\n"
+               "\"exact\": [9223372036854775807, -9223372036854775808, 9007199254740993, 7],\n"
+               "\"real\": 12345678901234567890.5, \"small\": 5}");
+    assert_works(json_load(&f, path, &err), err);
+    assert_string_equal(json_string_value(json_find(&f, "text")),
+                        "99999999999999999999 \" 99999999999999999999");
+    assert_true(json_real_value(json_find(&f, "limit")) == 1e30);
+    assert_true(json_real_value(json_find(&f, "least")) == -0x1p63);
+    static const json_int_t exact[] = {INT64_MAX, INT64_MIN, 9007199254740993, 7};
+    for (size_t k = 0; k < 4; k++) {
+        json_t *value = json_array_get(json_find(&f, "exact"), k);
+        assert_true(json_is_integer(value) && json_integer_value(value) == exact[k]);
+    }
+    assert_true(json_real_value(json_find(&f, "real")) == 12345678901234567890.5);
+    assert_true(json_get_int(&f, "small", &i, &err) && i == 5);
+    assert_int_equal(json_line(&f, "small"), 4);
+    assert_false(json_get_int(&f, "limit", &i, &err));
+    assert_says(err, ":2: limit is 1e30, but it is a whole number");
+    json_free(&f);
+    write_text("{\"a\": 1e999}");
+    assert_false(json_load(&f, path, &err));
+    assert_says(err, ":1: not valid JSON: real number overflow");
+}
+
+static void passes_over_a_byte_order_mark(void **state)
+{
+    (void)state;
+    struct json_file f;
+    struct zf_error err;
+    write_text("\xEF\xBB\xBF{\n\"a\": 1}");
+    assert_works(json_load(&f, path, &err), err);
+    assert_int_equal(json_line(&f, "a"), 2);
+    json_free(&f);
+}
+
+static void says_what_json_has_not(void **state)
+{
+    (void)state;
+    static const struct {
+        const char *text, *piece;
+    } faults[] = {
+        {"{\"a\": \"//\",\n\n // b\n\"b\": 1,}", ":3: not valid JSON: a comment begins here"},
+        {"{\"a\": 1, /* b */\n\"b\": 1}", ":1: not valid JSON: a comment begins here"},
+        {"# a\n{}", ":1: not valid JSON: a comment begins here"},
+        {"{\"a\": [1, 2,\n],\n\"b\": 1}", ":1: not valid JSON: a comma stands after the last item"},
+        {"{\"a\": \"\\\\\",\n\"b\": {\"c\": 1\n,\n\n}}",
+         ":3: not valid JSON: a comma stands after the"},
+        {"{\"a\": 'b',\n// c\n}", ":1: not valid JSON: invalid token near"},
+    };
+    struct json_file f;
+    struct zf_error err;
+    for (size_t i = 0; i < sizeof faults / sizeof *faults; i++) {
+        write_text(faults[i].text);
+        assert_false(json_load(&f, path, &err));
+        assert_says(err, faults[i].piece);
+    }
+}
+
+/* What mkdir said, not what looking for the folder said after it. */
+static void says_why_a_directory_cannot_be_made(void **state)
+{
+    (void)state;
+    struct zf_error err;
+    char link[] = "/tmp/zf-test-link-XXXXXX", inside[64];
+    close(mkstemp(link));
+    unlink(link);
+    assert_int_equal(symlink("/nonexistent/folder", link), 0);
+    snprintf(inside, sizeof inside, "%s/in", link);
+    assert_false(file_make_directory(inside, &err));
+    assert_says(err, "the directory cannot be made: a file stands in its place");
+    unlink(link);
+    assert_false(file_make_directory("/sys/zf-test", &err)); /* not by anybody */
+    assert_null(strstr(err.text, "No such file"));
+}
+
 static void refuses_bad_files(void **state)
 {
     (void)state;
@@ -66,6 +148,9 @@ static void refuses_bad_files(void **state)
     write_text("[1]");
     assert_false(json_load(&f, path, &err));
     assert_says(err, "not a JSON object");
+    write_text("version https://git-lfs.github.com/spec/v1\noid sha256:0\nsize 1\n");
+    assert_false(json_load(&f, path, &err));
+    assert_says(err, "this is a pointer of Git LFS, not the file itself: run \"git lfs pull\"");
     assert_false(json_load(&f, "/nonexistent/x.json", &err));
     assert_says(err, "/nonexistent/x.json: cannot be read");
 }
@@ -95,6 +180,10 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(finds_lines),
         cmocka_unit_test(checks_types),
+        cmocka_unit_test(reads_integers_beyond_64_bits),
+        cmocka_unit_test(passes_over_a_byte_order_mark),
+        cmocka_unit_test(says_what_json_has_not),
+        cmocka_unit_test(says_why_a_directory_cannot_be_made),
         cmocka_unit_test(refuses_bad_files),
         cmocka_unit_test(keeps_the_old_file),
     };

@@ -327,6 +327,11 @@ static void reads_the_files_beside(void **state)
     assert_int_equal(tokenizer_eos(t), 257);
     assert_encodes(t, "ll<a> <b></s> l", 220, 256, 259, 260, 257, 220, 75);
     tokenizer_free(t);
+    put("tokenizer_config.json",
+        "{\"model_max_length\": 1000000000000000019884624838656, \"add_prefix_space\": true}");
+    tokenizer_free(load(folder));
+    put("tokenizer_config.json", "\xEF\xBB\xBF{}");
+    tokenizer_free(load(folder));
     put("tokenizer_config.json", "{\"add_prefix_space\": 1}");
     refuses("tokenizer_config.json:1: add_prefix_space is 1, but it is");
     put("tokenizer_config.json", "{\"tokenizer_class\": \"CLIPTokenizer\"}");

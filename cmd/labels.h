@@ -1,0 +1,16 @@
+/* Whether a trained model's answers are those that a task asks for. */
+#ifndef ZF_CMD_LABELS_H
+#define ZF_CMD_LABELS_H
+
+#include "data/error.h"
+#include "data/glue.h"
+
+#include <stdbool.h>
+
+/* Reads the labels of DIR/config.json. *fits is false where its score head is for another number of
+ * labels than the task's, or numbers the task's labels otherwise; without `replace` that is a
+ * fault. Labels of other names are warned of. A model without a score head fits every task. */
+bool labels_check(const char *directory, const struct glue_task *task, bool replace, bool *fits,
+                  struct zf_error *err);
+
+#endif

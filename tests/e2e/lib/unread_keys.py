@@ -1,0 +1,37 @@
+"""unread_keys.py: prints each key of cmd/config_table.c whose value has no bearing on a run.
+
+A field is read where a run is made: in cmd/ outside the files that read configurations. Those that
+cmd/config_resolve.c turns into others before the run begins are named here, with what they become.
+"""
+
+import pathlib
+import re
+
+SETTLED = {
+    "use_cpu": "device",
+    "task_name": "task",
+    "optimizer_type": "adam_w_mode",
+    "num_train_epochs": "total_steps",
+    "max_steps": "total_steps",
+    "warmup_ratio": "warmup_steps",
+    "zero_stage": "a condition of offloading; the engine always divides what it offloads",
+}
+
+table = re.sub(r"\s+", " ", pathlib.Path("cmd/config_table.c").read_text())
+table = table[table.index("config_table[] =") :]
+text = r'(?:[A-Z]+ )?"[^"]*"'
+fields = re.findall(r"\bARG_[A-Z]+\( ?(\w+)", table)
+fields += re.findall(r"\bDS_[A-Z_]+\( ?(?:\"\w+\", )?(?:CONFIG_\w+, )?" + text + r", ([\w.]+),", table)
+fields += re.findall(r"\bFIELD\((\w+)\)", table)
+rows = len(re.findall(r"\{ ?(?:\{? ?)(?:ARG_|DS_|\.name = ZERO)", table))
+assert len(fields) == rows > 80, (len(fields), rows)
+
+readers = "".join(
+    path.read_text()
+    for path in pathlib.Path("cmd").glob("*.c")
+    if not path.name.startswith("config") and path.name != "zenflow_config.c"
+)
+for field in fields:
+    name = field.split(".")[-1]
+    if not re.search(rf"(?:->|\.){name}\b", readers) and name not in SETTLED:
+        print(field)
