@@ -77,6 +77,11 @@ task "an unknown preset" 'gtp2.*gpt2' SST-2 --config_name gtp2
 alone "no tokenizer" "tokenizer_name" --task_name SST-2 --config_name gpt
 alone "no model" "model_name_or_path" --task_name SST-2
 task "no text for lm" "train_file" lm
+best=(--load_best_model_at_end --eval_strategy epoch --save_strategy epoch)
+task "a metric that the task lacks" '--metric_for_best_model is "f1", .*SST-2 gives loss, accuracy$' \
+    SST-2 "${best[@]}" --metric_for_best_model eval_f1
+task "a metric of another split" 'metric_for_best_model is .*CoLA gives loss, matthews_correlation$' \
+    CoLA "${best[@]}" --metric_for_best_model matthews_correlation_mm
 CUDA_VISIBLE_DEVICES='' task "cuda without a GPU" 'device is "cuda"' SST-2 --device cuda
 
 # Data.
