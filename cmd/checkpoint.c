@@ -11,6 +11,7 @@
 #include <string.h>
 
 static const char PREFIX[] = "checkpoint-";
+static const char UNFINISHED[] = "tmp-"; /* before the name of one that is being written */
 
 bool checkpoint_export(struct run *run, const char *directory, struct zf_error *err)
 {
@@ -62,6 +63,14 @@ static int checkpoint_step(const char *name)
     return *end || end == name + sizeof PREFIX - 1 || step < 0 || step > INT_MAX ? -1 : (int)step;
 }
 
+static bool is_folder(const char *directory, const char *name)
+{
+    char *path = zf_format("%s/%s", directory, name);
+    bool is = file_is_directory(path);
+    free(path);
+    return is;
+}
+
 /* Counts the checkpoints other than that of step `except`, and finds the first and last of them. */
 static int scan(const char *output_dir, int except, int *first, int *last)
 {
@@ -71,7 +80,7 @@ static int scan(const char *output_dir, int except, int *first, int *last)
     *last = -1;
     for (struct dirent *entry; d && (entry = readdir(d));) {
         int step = checkpoint_step(entry->d_name);
-        if (step < 0 || step == except)
+        if (step < 0 || step == except || !is_folder(output_dir, entry->d_name))
             continue;
         count++;
         *first = step < *first ? step : *first;
@@ -82,11 +91,51 @@ static int scan(const char *output_dir, int except, int *first, int *last)
     return count;
 }
 
+char *checkpoint_path(const char *output_dir, int step)
+{
+    return zf_format("%s/%s%d", output_dir, PREFIX, step);
+}
+
 char *checkpoint_find_last(const char *output_dir)
 {
     int first, last;
-    return scan(output_dir, -1, &first, &last) ? zf_format("%s/%s%d", output_dir, PREFIX, last)
-                                               : NULL;
+    return scan(output_dir, -1, &first, &last) ? checkpoint_path(output_dir, last) : NULL;
+}
+
+char *checkpoint_home(const char *directory)
+{
+    char *path = realpath(directory, NULL);
+    if (path)
+        *strrchr(path, '/') = 0;
+    return path;
+}
+
+bool checkpoint_is_in(const char *directory, const char *output_dir)
+{
+    char *home = checkpoint_home(directory), *out = realpath(output_dir, NULL);
+    bool same = home && out && strcmp(home, out) == 0;
+    free(home);
+    free(out);
+    return same;
+}
+
+bool checkpoint_remove_after(const char *output_dir, int last, struct zf_error *err)
+{
+    const size_t n = sizeof UNFINISHED - 1;
+    bool ok = true;
+    DIR *d = opendir(output_dir);
+    for (struct dirent *entry; ok && d && (entry = readdir(d));) {
+        const char *name = entry->d_name;
+        bool unfinished = strncmp(name, UNFINISHED, n) == 0 && checkpoint_step(name + n) >= 0;
+        if ((!unfinished && checkpoint_step(name) <= last) || !is_folder(output_dir, name))
+            continue;
+        char *path = zf_format("%s/%s", output_dir, name);
+        ok = file_remove_directory(path, err);
+        free(path);
+    }
+    if (d)
+        closedir(d);
+    return ok;
 }
 
 /* Keeps `limit` checkpoints (CONFIG_AUTO: all), the newest and the best among them. */
@@ -97,7 +146,7 @@ static bool remove_oldest(const char *output_dir, int limit, int best_step, stru
     int others = best_step > 0 ? limit - 1 : limit;
     while (ok && limit > 0 &&
            scan(output_dir, best_step, &first, &last) > (others > 0 ? others : 1)) {
-        char *path = zf_format("%s/%s%d", output_dir, PREFIX, first);
+        char *path = checkpoint_path(output_dir, first);
         ok = file_remove_directory(path, err);
         free(path);
     }
@@ -119,8 +168,8 @@ bool checkpoint_save(struct run *run, const struct train_state *state, struct zf
     const struct config *c = run->config;
     struct zf_error ignored;
     bool first = comm_rank(run->comm) == 0, ok = true;
-    char *directory = zf_format("%s/%s%d", c->output_dir, PREFIX, state->step);
-    char *temporary = zf_format("%s/tmp-%s%d", c->output_dir, PREFIX, state->step);
+    char *directory = checkpoint_path(c->output_dir, state->step);
+    char *temporary = zf_format("%s/%s%s%d", c->output_dir, UNFINISHED, PREFIX, state->step);
     if (first)
         ok = (!file_exists(temporary) || file_remove_directory(temporary, err)) &&
              file_make_directory(temporary, err) && write_state(run, state, temporary, err);
@@ -194,6 +243,7 @@ bool checkpoint_load(struct run *run, const char *directory, struct train_state 
                      struct zf_error *err)
 {
     bool head_is_new;
+    engine_settle(run->engine); /* parameters that are on their way come before the loaded ones */
     bool ok = file_is_directory(directory) ||
               zf_fail(err, "resume_from_checkpoint: %s is not a folder", directory);
     ok = ok && read_state(run, state, directory, err) &&

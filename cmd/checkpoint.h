@@ -20,11 +20,23 @@ struct train_state {
 /* Writes checkpoint-<state->step> and removes the oldest beyond save_total_limit. Collective. */
 bool checkpoint_save(struct run *run, const struct train_state *state, struct zf_error *err);
 
-/* The folder of the newest checkpoint in output_dir as a new string, or NULL. */
+/* The folder of a step's checkpoint, or of the newest one in output_dir (NULL: there is none), as a
+ * new string. */
+char *checkpoint_path(const char *output_dir, int step);
 char *checkpoint_find_last(const char *output_dir);
 
-/* Loads model, optimizer and state. Fails where the checkpoint was made with another batch size,
- * seed or number of training examples, since the run could not go on exactly. Collective. */
+/* The folder that a checkpoint lies in, as a new string (NULL: there is no such checkpoint); and
+ * whether it is output_dir, whatever either is called. */
+char *checkpoint_home(const char *directory);
+bool checkpoint_is_in(const char *directory, const char *output_dir);
+
+/* Removes the checkpoints of later steps than `last` (-1: all) from output_dir, and what is left of
+ * unfinished ones. For one rank. */
+bool checkpoint_remove_after(const char *output_dir, int last, struct zf_error *err);
+
+/* Loads model, optimizer and state, whatever the run has done before. Fails where the checkpoint
+ * was made with another batch size, seed or number of training examples, since the run could not go
+ * on exactly. Collective. */
 bool checkpoint_load(struct run *run, const char *directory, struct train_state *state,
                      struct zf_error *err);
 

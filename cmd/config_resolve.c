@@ -328,8 +328,8 @@ static bool resolve_best(struct config *c, struct zf_error *err)
         replace(&c->metric_for_best_model, c->metric_for_best_model + 5);
     }
     if (!config_is_given(c, "greater_is_better")) {
-        size_t n = strlen(c->metric_for_best_model);
-        c->greater_is_better = n < 4 || strcmp(c->metric_for_best_model + n - 4, "loss") != 0;
+        c->greater_is_better = !strstr(c->metric_for_best_model, "loss") &&
+                               !strstr(c->metric_for_best_model, "perplexity");
         config_mark_auto(c, "greater_is_better");
     }
     return true;

@@ -162,7 +162,7 @@ const struct config_key config_table[] = {
     {ARG_INT(save_total_limit, NULL, 1, "keep the last N checkpoints; default: all")},
     {ARG_BOOL(load_best_model_at_end, "false", "end with the checkpoint that evaluated best")},
     {ARG_TEXT(metric_for_best_model, "what is best: loss (default) or a metric of the task")},
-    {ARG_BOOL(greater_is_better, NULL, "default: unless the metric is a loss")},
+    {ARG_BOOL(greater_is_better, NULL, "default: unless the metric is a loss or perplexity")},
     {DS_BOOL("csv_monitor.enabled", csv_monitor.enabled, "false", "write the log as CSV files")},
     {DS_TEXT("csv_monitor.output_path", csv_monitor.output_path, NULL,
              "their folder; default: output_dir")},

@@ -7,6 +7,8 @@
 #include <stdlib.h>
 #include <string.h>
 
+#define MAX_METRICS 3 /* of a task */
+
 /* The label with the greatest logit, or the score itself. */
 static float answer(const float *logits, int n_labels)
 {
@@ -20,32 +22,51 @@ static float answer(const float *logits, int n_labels)
 }
 
 struct outcome {
-    double loss_sum, n_items;
+    double loss;        /* the items' mean */
+    double bad_logits;  /* how many are not finite */
     float *predictions; /* (n_sequences), NULL for language modelling */
 };
 
 /* Each rank takes every size-th batch; predictions meet in one sum, where all others are zero. */
-static struct outcome run_split(struct run *run, const struct eval_split *split)
+static struct outcome visit(struct run *run, const struct eval_split *split)
 {
     const struct dataset *set = &split->set;
     int n_labels = run->task->n_labels, n = set->n_sequences;
     int step = run->config->per_device_eval_batch_size;
     struct outcome o = {.predictions = n_labels ? zf_calloc((size_t)n, sizeof(float)) : NULL};
+    double loss_sum = 0, n_items = 0;
     float *logits = zf_malloc(sizeof(float) * (size_t)step * GLUE_MAX_LABELS);
     for (int first = comm_rank(run->comm) * step; first < n; first += step * comm_size(run->comm)) {
         int count = n - first < step ? n - first : step;
         batch_fill(&run->batch, set, run->eval_order + first, count, first, n_labels);
-        o.loss_sum += gpt_evaluate(run->model, &run->batch, n_labels ? logits : NULL);
-        o.n_items += run->batch.n_items;
+        loss_sum += gpt_evaluate(run->model, &run->batch, n_labels ? logits : NULL);
+        n_items += run->batch.n_items;
+        for (int i = 0; i < count * n_labels; i++)
+            o.bad_logits += !isfinite(logits[i]);
         for (int i = 0; n_labels && i < count; i++)
             o.predictions[first + i] = answer(logits + (size_t)i * (size_t)n_labels, n_labels);
     }
     free(logits);
-    comm_all_reduce_f64(run->comm, &o.loss_sum, 1);
-    comm_all_reduce_f64(run->comm, &o.n_items, 1);
+    comm_all_reduce_f64(run->comm, &loss_sum, 1);
+    comm_all_reduce_f64(run->comm, &n_items, 1);
+    o.loss = n_items > 0 ? loss_sum / n_items : 0;
+    comm_all_reduce_f64(run->comm, &o.bad_logits, 1);
     if (o.predictions)
         comm_all_reduce_f32(run->comm, o.predictions, (size_t)n);
     return o;
+}
+
+/* The same answer on every rank; where it is false, *o holds nothing. */
+static bool run_split(struct run *run, const struct eval_split *split, struct outcome *o,
+                      struct zf_error *err)
+{
+    *o = visit(run, split);
+    bool text = run->task->n_labels == 0;
+    if (isfinite(text ? exp(o->loss) : o->loss) && o->bad_logits == 0)
+        return true;
+    free(o->predictions);
+    return zf_fail(err, "%s has no results: what the model gives for it is not finite",
+                   glue_split_name(run->task, split->split));
 }
 
 static void add_number(json_t *results, const char *name, const char *suffix, double value)
@@ -55,16 +76,18 @@ static void add_number(json_t *results, const char *name, const char *suffix, do
     free(key);
 }
 
-void evaluate_split(struct run *run, const struct eval_split *split, json_t *results)
+bool evaluate_split(struct run *run, const struct eval_split *split, json_t *results,
+                    struct zf_error *err)
 {
     const char *suffix = split->split == GLUE_DEV_MISMATCHED ? "_mm" : "";
     double start = clock_seconds();
-    struct outcome o = run_split(run, split);
-    double loss = o.n_items > 0 ? o.loss_sum / o.n_items : 0;
-    add_number(results, "loss", suffix, loss);
+    struct outcome o;
+    if (!run_split(run, split, &o, err))
+        return false;
+    add_number(results, "loss", suffix, o.loss);
     if (run->task->n_labels == 0)
-        add_number(results, "perplexity", suffix, exp(loss));
-    for (int i = 0; i < 3 && run->task->metrics[i] != METRIC_NONE; i++) {
+        add_number(results, "perplexity", suffix, exp(o.loss));
+    for (int i = 0; i < MAX_METRICS && run->task->metrics[i] != METRIC_NONE; i++) {
         enum metric metric = run->task->metrics[i];
         add_number(results, metric_name(metric), suffix,
                    metric_compute(metric, o.predictions, split->set.label, split->set.n_sequences));
@@ -74,11 +97,33 @@ void evaluate_split(struct run *run, const struct eval_split *split, json_t *res
     free(key);
     add_number(results, "runtime", suffix, clock_seconds() - start);
     free(o.predictions);
+    return true;
+}
+
+bool evaluate_has_metric(const struct run *run, const char *name, struct zf_error *err)
+{
+    const struct glue_task *task = run->task;
+    const char *names[2 + MAX_METRICS] = {"loss", task->n_labels == 0 ? "perplexity" : NULL};
+    char all[256] = "";
+    int n = task->n_labels == 0 ? 2 : 1;
+    for (int i = 0; i < MAX_METRICS && task->metrics[i] != METRIC_NONE; i++)
+        names[n++] = metric_name(task->metrics[i]);
+    for (int split = 0; split < run->n_dev; split++)
+        for (int i = 0; i < n; i++) {
+            size_t end = strlen(all);
+            snprintf(all + end, sizeof all - end, "%s%s%s", end ? ", " : "", names[i],
+                     split ? "_mm" : "");
+            if (strcmp(all + end + (end ? 2 : 0), name) == 0)
+                return true;
+        }
+    return zf_fail(err, "evaluation on %s gives %s", task->title, all);
 }
 
 bool predict_split(struct run *run, const struct eval_split *split, struct zf_error *err)
 {
-    struct outcome o = run_split(run, split);
+    struct outcome o;
+    if (!run_split(run, split, &o, err))
+        return false;
     bool ok = comm_rank(run->comm) != 0 ||
               glue_write_submission(run->task, split->split, &split->data, o.predictions,
                                     run->config->output_dir, err);

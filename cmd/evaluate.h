@@ -8,11 +8,17 @@
 
 /* Adds to `results`: eval_loss and the task's metrics in run_glue.py's names (eval_accuracy,
  * eval_matthews_correlation, ..., with "_mm" behind them for MNLI's mismatched split; for language
- * modelling eval_perplexity), eval_samples and eval_runtime in seconds. Collective: every rank gets
- * the same numbers, whatever the number of ranks. Changes nothing in the model. */
-void evaluate_split(struct run *run, const struct eval_split *split, json_t *results);
+ * modelling eval_perplexity), eval_samples and eval_runtime in seconds. Fails where what the model
+ * gives is not finite: it has no results then. Collective: every rank gets the same numbers,
+ * whatever the number of ranks. Changes nothing in the model. */
+bool evaluate_split(struct run *run, const struct eval_split *split, json_t *results,
+                    struct zf_error *err);
 
-/* Writes GLUE's submission file of a test split into output_dir. Collective. */
+/* Whether evaluation gives a metric of this name, without its "eval_"; err says which there are. */
+bool evaluate_has_metric(const struct run *run, const char *name, struct zf_error *err);
+
+/* Writes GLUE's submission file of a test split into output_dir. Fails where the model's answers
+ * are not finite. Collective. */
 bool predict_split(struct run *run, const struct eval_split *split, struct zf_error *err);
 
 #endif

@@ -32,7 +32,8 @@ static void clear_line(void)
     line_is_shown = false;
 }
 
-/* Entries of steps that a resumed run will do again are dropped. */
+/* Entries of steps that a resumed run will do again are dropped, and those of the model that the
+ * run before left. */
 static bool keep_entries(const char *path, int last_step, struct zf_error *err)
 {
     struct file_replace f;
@@ -48,7 +49,8 @@ static bool keep_entries(const char *path, int last_step, struct zf_error *err)
     }
     for (char *line = text, *end; (end = strchr(line, '\n')); line = end + 1) {
         json_t *entry = json_loadb(line, (size_t)(end - line), 0, NULL);
-        if (entry && json_integer_value(json_object_get(entry, "step")) <= last_step)
+        if (entry && json_integer_value(json_object_get(entry, "step")) <= last_step &&
+            !json_object_get(entry, "model"))
             fwrite(line, 1, (size_t)(end + 1 - line), f.stream);
         json_decref(entry);
     }
@@ -146,6 +148,8 @@ static void print_plainly(const json_t *entry)
             printf("%s %lld  ", key, (long long)json_integer_value(value));
         else if (json_is_number(value))
             printf("%s %.4g  ", key, json_number_value(value));
+        else if (json_is_string(value))
+            printf("%s %s  ", key, json_string_value(value));
     }
     putchar('\n');
     fflush(stdout);

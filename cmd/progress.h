@@ -12,7 +12,8 @@
 struct progress;
 
 /* Opens output_dir/trainer_log.jsonl: anew, or keeping the entries up to `first_step` when a run is
- * resumed there. live: redraw one line on standard error. */
+ * resumed there, but for those with "model", which say what the run left. live: redraw one line on
+ * standard error. */
 struct progress *progress_create(const char *output_dir, int first_step, int total_steps, bool live,
                                  struct zf_error *err);
 void progress_destroy(struct progress *p);

@@ -25,7 +25,15 @@
 static bool check_output(const struct run *run, struct zf_error *err)
 {
     const struct config *c = run->config;
-    if (!c->output_dir || !c->do_train || c->overwrite_output_dir || c->resume_from_checkpoint)
+    if (!c->output_dir || !c->do_train)
+        return true;
+    if (c->overwrite_output_dir && c->model_name_or_path &&
+        checkpoint_is_in(c->model_name_or_path, c->output_dir))
+        return zf_fail(err,
+                       "model_name_or_path %s lies in output_dir, which --overwrite_output_dir "
+                       "starts clean: choose another output_dir",
+                       c->model_name_or_path);
+    if (c->overwrite_output_dir || c->resume_from_checkpoint)
         return true;
     char *last = checkpoint_find_last(c->output_dir);
     bool taken = !last && file_is_directory(c->output_dir) && !file_is_empty(c->output_dir);
@@ -211,6 +219,16 @@ static bool load_text(struct run *run, struct zf_error *err)
     return true;
 }
 
+/* What is best must be something that evaluation gives. */
+static bool check_metric(const struct run *run, struct zf_error *err)
+{
+    const struct config *c = run->config;
+    struct zf_error why;
+    return !c->do_train || !c->load_best_model_at_end ||
+           evaluate_has_metric(run, c->metric_for_best_model, &why) ||
+           config_clash(c, "metric_for_best_model", err, "%s", why.text);
+}
+
 static bool load_data(struct run *run, struct zf_error *err)
 {
     bool text = run->task->n_labels == 0;
@@ -363,7 +381,7 @@ static bool read_input(struct run *run, struct zf_error *err)
 {
     struct config *c = run->config;
     return check_output(run, err) && read_model_config(run, err) && load_tokenizer(run, err) &&
-           configure_model(run, err) && load_data(run, err) &&
+           configure_model(run, err) && load_data(run, err) && check_metric(run, err) &&
            (!c->do_train || config_resolve_steps(c, run->train.n_sequences, err));
 }
 
@@ -462,10 +480,12 @@ static bool write_config(const struct run *run, struct zf_error *err)
 }
 
 /* What train() does for a run without training. */
-static void evaluate_only(struct run *run, json_t *results)
+static bool evaluate_only(struct run *run, json_t *results, struct zf_error *err)
 {
-    for (int i = 0; i < run->n_dev; i++)
-        evaluate_split(run, &run->dev[i], results);
+    bool ok = true;
+    for (int i = 0; ok && i < run->n_dev; i++)
+        ok = evaluate_split(run, &run->dev[i], results, err);
+    return ok;
 }
 
 bool run_execute(struct run *run, struct zf_error *err)
@@ -477,10 +497,10 @@ bool run_execute(struct run *run, struct zf_error *err)
         ok = write_config(run, err) && train(run, results, err) &&
              checkpoint_export(run, c->output_dir, err);
     else
-        evaluate_only(run, results);
+        ok = evaluate_only(run, results, err);
+    ok = ok && comm_all_ok(run->comm, write_results(run, results, err), err);
     for (int i = 0; ok && i < run->n_test; i++)
         ok = predict_split(run, &run->test[i], err);
-    ok = ok && comm_all_ok(run->comm, write_results(run, results, err), err);
     json_decref(results);
     return ok;
 }

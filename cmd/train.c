@@ -8,12 +8,17 @@
 #include "cmd/step.h"
 #include "data/alloc.h"
 #include "data/clock.h"
+#include "data/file.h"
 #include "data/log.h"
 
 #include <limits.h>
+#include <math.h>
 #include <stdlib.h>
 #include <string.h>
 #include <unistd.h>
+
+/* What to do where numbers are not finite. */
+#define ADVICE " (a smaller learning_rate or max_grad_norm may help)"
 
 struct trainer {
     struct run *run;
@@ -25,8 +30,9 @@ struct trainer {
     int epoch;                  /* that `order` belongs to, -1: none yet */
     struct telemetry telemetry; /* since the last log entry */
     bool offloads;              /* some state lives on the host */
-    json_t *last_evaluation;    /* and the step that it belongs to */
-    int last_evaluation_step;
+    char *best_home;            /* the folder that has the best model's checkpoint */
+    int first_step;             /* where this run began, not the one that it resumes, */
+    double start;               /* and when */
 };
 
 /* The examples of a step, as indices into the training set; how many into *n. */
@@ -43,19 +49,19 @@ static const int *examples_of_step(struct trainer *t, int step, int *n)
     return t->order + first;
 }
 
-static double epoch_of(const struct trainer *t)
+static double epoch_of(const struct trainer *t, int step)
 {
-    return (double)t->state.step / t->run->config->steps_per_epoch;
+    return (double)step / t->run->config->steps_per_epoch;
 }
 
 /* A log entry that begins with step and epoch; NULL on ranks that do not log. */
-static json_t *new_entry(const struct trainer *t)
+static json_t *new_entry(const struct trainer *t, int step)
 {
     if (!t->progress)
         return NULL;
     json_t *entry = json_object();
-    json_object_set_new(entry, "step", json_integer(t->state.step));
-    json_object_set_new(entry, "epoch", json_real(epoch_of(t)));
+    json_object_set_new(entry, "step", json_integer(step));
+    json_object_set_new(entry, "epoch", json_real(epoch_of(t, step)));
     return entry;
 }
 
@@ -74,7 +80,7 @@ static void log_step(struct trainer *t, float lr, const struct step_report *repo
     bool due = s->step % c->logging_steps == 0 || (c->logging_first_step && s->step == 1);
     if (!due || s->loss_steps == 0)
         return;
-    json_t *entry = new_entry(t);
+    json_t *entry = new_entry(t, s->step);
     if (entry) {
         double loss = s->loss_sum / s->loss_steps;
         json_object_set_new(entry, "loss", json_real(loss));
@@ -98,46 +104,85 @@ static void log_step(struct trainer *t, float lr, const struct step_report *repo
     t->telemetry = (struct telemetry){0};
 }
 
-/* Remembers the best evaluation, for load_best_model_at_end. */
-static void note_best(struct trainer *t, const json_t *results)
-{
-    const struct config *c = t->run->config;
-    struct train_state *s = &t->state;
-    if (!c->load_best_model_at_end)
-        return;
-    char *key = zf_format("eval_%s", c->metric_for_best_model);
-    double value = json_number_value(json_object_get(results, key));
-    free(key);
-    if (s->best_step == 0 ||
-        (c->greater_is_better ? value > s->best_metric : value < s->best_metric)) {
-        s->best_metric = value;
-        s->best_step = s->step;
-    }
-}
-
-static void evaluate_now(struct trainer *t)
-{
-    struct run *run = t->run;
-    json_t *results = json_object();
-    engine_settle(run->engine);
-    for (int i = 0; i < run->n_dev; i++)
-        evaluate_split(run, &run->dev[i], results);
-    note_best(t, results);
-    json_t *entry = new_entry(t);
-    if (entry) {
-        json_object_update(entry, results);
-        write_entry(t, entry);
-    }
-    json_decref(t->last_evaluation);
-    t->last_evaluation = results;
-    t->last_evaluation_step = t->state.step;
-}
-
 /* Whether something that happens every so many steps, or at each epoch's end, happens now. */
 static bool is_due(const struct config *c, enum config_strategy strategy, int every, int step)
 {
     return (strategy == STRATEGY_STEPS && step % every == 0) ||
            (strategy == STRATEGY_EPOCH && step % c->steps_per_epoch == 0);
+}
+
+static void set_string(char **string, const char *text)
+{
+    free(*string);
+    *string = zf_strdup(text);
+}
+
+/* Remembers the best evaluation of a step that is saved, for load_best_model_at_end. */
+static void note_best(struct trainer *t, const json_t *evaluation)
+{
+    const struct config *c = t->run->config;
+    struct train_state *s = &t->state;
+    if (!c->load_best_model_at_end || !is_due(c, c->save_strategy, c->save_steps, s->step))
+        return;
+    char *key = zf_format("eval_%s", c->metric_for_best_model);
+    double value = json_number_value(json_object_get(evaluation, key));
+    free(key);
+    if (s->best_step == 0 ||
+        (c->greater_is_better ? value > s->best_metric : value < s->best_metric)) {
+        s->best_metric = value;
+        s->best_step = s->step;
+        set_string(&t->best_home, c->output_dir);
+    }
+}
+
+/* Evaluates the model as it is, after so many steps, and logs it. model: "final" or "best" where it
+ * is what the run leaves; NULL on the way, where windows are open. Adds to `evaluation`. */
+static bool evaluate(struct trainer *t, int step, const char *model, json_t *evaluation,
+                     struct zf_error *err)
+{
+    struct run *run = t->run;
+    struct zf_error why;
+    engine_settle(run->engine);
+    for (int i = 0; i < run->n_dev; i++)
+        if (!evaluate_split(run, &run->dev[i], evaluation, &why))
+            return zf_fail(err, "step %d: %.800s, so training has diverged" ADVICE, step, why.text);
+    json_t *entry = new_entry(t, step);
+    if (entry) {
+        if (model)
+            json_object_set_new(entry, "model", json_string(model));
+        json_object_update(entry, evaluation);
+        write_entry(t, entry);
+    }
+    return true;
+}
+
+static bool evaluate_on_the_way(struct trainer *t, struct zf_error *err)
+{
+    json_t *evaluation = json_object();
+    bool ok = evaluate(t, t->state.step, NULL, evaluation, err);
+    if (ok)
+        note_best(t, evaluation);
+    json_decref(evaluation);
+    return ok;
+}
+
+/* Of the last step the model that the run leaves is evaluated in any case, and this one only to
+ * find the best. */
+static bool evaluation_is_due(const struct trainer *t)
+{
+    const struct config *c = t->run->config;
+    int step = t->state.step;
+    return t->run->n_dev && is_due(c, c->eval_strategy, c->eval_steps, step) &&
+           (step < c->total_steps || c->load_best_model_at_end);
+}
+
+/* A step that counts has a loss; and the last step's is that of the model, if it was skipped. */
+static bool check_loss(const struct trainer *t, const struct step_result *done,
+                       struct zf_error *err)
+{
+    int step = t->state.step;
+    return isfinite(done->loss) || (done->report.skipped && step < t->run->config->total_steps) ||
+           zf_fail(err, "step %d: the loss is not finite, so training has diverged" ADVICE, step);
 }
 
 static bool train_step(struct trainer *t, struct zf_error *err)
@@ -161,12 +206,14 @@ static bool train_step(struct trainer *t, struct zf_error *err)
         s->total_loss_sum += done.loss;
         s->loss_steps++;
     }
+    if (!check_loss(t, &done, err))
+        return false;
     if (t->progress)
-        progress_step(t->progress, s->step, epoch_of(t), done.loss, lr,
+        progress_step(t->progress, s->step, epoch_of(t, s->step), done.loss, lr,
                       t->offloads ? telemetry_stall(&t->telemetry) : -1, done.tokens);
     log_step(t, lr, &done.report);
-    if (t->run->n_dev && is_due(c, c->eval_strategy, c->eval_steps, s->step))
-        evaluate_now(t);
+    if (evaluation_is_due(t) && !evaluate_on_the_way(t, err))
+        return false;
     if (!is_due(c, c->save_strategy, c->save_steps, s->step))
         return true;
     engine_settle(t->run->engine);
@@ -174,23 +221,51 @@ static bool train_step(struct trainer *t, struct zf_error *err)
 }
 
 /* As run_glue.py: an output_dir that holds checkpoints is gone on with, unless it may be
- * overwritten. */
-static bool resume(struct trainer *t, struct zf_error *err)
+ * overwritten. The folder to resume from as a new string; NULL: none. */
+static bool find_checkpoint(const struct config *c, char **from, struct zf_error *err)
+{
+    const char *asked = c->resume_from_checkpoint;
+    *from = NULL;
+    if (asked && strcmp(asked, "latest") != 0)
+        *from = zf_strdup(asked);
+    else if (asked || !c->overwrite_output_dir)
+        *from = checkpoint_find_last(c->output_dir);
+    return *from || !asked ||
+           zf_fail(err, "resume_from_checkpoint: %s holds no checkpoint", c->output_dir);
+}
+
+/* The best model so far must be where the checkpoint is. */
+static bool find_best(struct trainer *t, const char *from, struct zf_error *err)
 {
     const struct config *c = t->run->config;
-    const char *from = c->resume_from_checkpoint;
-    char *last = checkpoint_find_last(c->output_dir);
-    bool ok = true;
-    if (from && strcmp(from, "latest") == 0 && !last)
-        ok = zf_fail(err, "resume_from_checkpoint: %s holds no checkpoint", c->output_dir);
-    else if (from && strcmp(from, "latest") != 0)
-        ok = checkpoint_load(t->run, from, &t->state, err);
-    else if (last && (from || !c->overwrite_output_dir)) {
-        log_info("resuming from %s (--overwrite_output_dir starts anew)", last);
-        ok = checkpoint_load(t->run, last, &t->state, err);
-    }
-    free(last);
+    if (!c->load_best_model_at_end || t->state.best_step == 0)
+        return true;
+    t->best_home = checkpoint_home(from);
+    char *best = checkpoint_path(t->best_home, t->state.best_step);
+    bool ok = file_is_directory(best) ||
+              zf_fail(err,
+                      "%s: the best model so far is that of step %d, but %s is not there for "
+                      "load_best_model_at_end",
+                      from, t->state.best_step, best);
+    free(best);
     return ok;
+}
+
+/* *kept: output_dir's checkpoints up to this step are this run's past; -1: none is. */
+static bool resume(struct trainer *t, int *kept, struct zf_error *err)
+{
+    const struct config *c = t->run->config;
+    char *from;
+    *kept = -1;
+    bool ok = find_checkpoint(c, &from, err);
+    if (from) {
+        log_info("resuming from %s%s", from,
+                 c->resume_from_checkpoint ? "" : " (--overwrite_output_dir starts anew)");
+        ok = checkpoint_load(t->run, from, &t->state, err) && find_best(t, from, err);
+        *kept = ok && checkpoint_is_in(from, c->output_dir) ? t->state.step : -1;
+    }
+    free(from);
+    return comm_all_ok(t->run->comm, ok, err);
 }
 
 static bool open_reports(struct trainer *t, struct zf_error *err)
@@ -205,36 +280,70 @@ static bool open_reports(struct trainer *t, struct zf_error *err)
     return comm_all_ok(t->run->comm, ok, err);
 }
 
-static bool load_best(struct trainer *t, struct zf_error *err)
+/* With overwrite_output_dir, what other runs have left goes now that nothing is left to fail. */
+static bool start_clean(struct trainer *t, int kept, struct zf_error *err)
 {
     const struct config *c = t->run->config;
+    bool ok = !c->overwrite_output_dir || comm_rank(t->run->comm) != 0 ||
+              checkpoint_remove_after(c->output_dir, kept, err);
+    return comm_all_ok(t->run->comm, ok, err);
+}
+
+/* Makes the model what the run leaves: the best one's checkpoint, to the bit, or the last step's
+ * with all windows closed. */
+static bool settle_on_model(struct trainer *t, bool best, struct zf_error *err)
+{
     struct train_state ignored;
-    if (!c->load_best_model_at_end || !t->state.best_step || t->state.best_step == t->state.step)
+    if (!best) {
+        engine_finish(t->run->engine);
         return true;
-    char *path = zf_format("%s/checkpoint-%d", c->output_dir, t->state.best_step);
+    }
+    char *path = checkpoint_path(t->best_home, t->state.best_step);
     log_info("loading the best model, of step %d: %s %g", t->state.best_step,
-             c->metric_for_best_model, t->state.best_metric);
+             t->run->config->metric_for_best_model, t->state.best_metric);
     bool ok = checkpoint_load(t->run, path, &ignored, err);
     free(path);
-    t->last_evaluation_step = -1;
     return ok;
 }
 
-static void add_results(const struct trainer *t, int first_step, double runtime, json_t *results)
+static void add_results(const struct trainer *t, json_t *results)
 {
     const struct train_state *s = &t->state;
-    int steps = s->step - first_step, counted = s->step - s->skipped_steps;
+    int steps = s->step - t->first_step, counted = s->step - s->skipped_steps;
+    double runtime = clock_seconds() - t->start;
     double samples = (double)t->run->train.n_sequences * steps / t->run->config->steps_per_epoch;
-    json_object_set_new(results, "epoch", json_real(epoch_of(t)));
+    json_object_set_new(results, "epoch", json_real(epoch_of(t, s->step)));
     json_object_set_new(results, "global_step", json_integer(s->step));
-    json_object_set_new(results, "train_loss",
-                        json_real(counted ? s->total_loss_sum / counted : 0));
+    json_object_set_new(results, "skipped_steps", json_integer(s->skipped_steps));
+    json_object_set_new(results, "train_loss", json_real(s->total_loss_sum / counted));
     json_object_set_new(results, "train_runtime", json_real(runtime));
     json_object_set_new(results, "train_samples", json_integer(t->run->train.n_sequences));
     if (runtime > 0) {
         json_object_set_new(results, "train_samples_per_second", json_real(samples / runtime));
         json_object_set_new(results, "train_steps_per_second", json_real(steps / runtime));
     }
+}
+
+/* After the last step: what the run leaves, and what is reported of it. */
+static bool conclude(struct trainer *t, json_t *results, struct zf_error *err)
+{
+    const struct train_state *s = &t->state;
+    bool best = t->run->config->load_best_model_at_end && s->best_step > 0;
+    if (s->skipped_steps == s->step)
+        return zf_fail(err, "the gradient was not finite in any of the %d steps" ADVICE, s->step);
+    if (!settle_on_model(t, best, err))
+        return false;
+    add_results(t, results);
+    if (best) {
+        json_object_set_new(results, "best_global_step", json_integer(s->best_step));
+        json_object_set_new(results, "best_metric", json_real(s->best_metric));
+    }
+    json_t *evaluation = json_object();
+    bool ok = t->run->n_dev == 0 ||
+              evaluate(t, best ? s->best_step : s->step, best ? "best" : "final", evaluation, err);
+    json_object_update(results, evaluation);
+    json_decref(evaluation);
+    return ok;
 }
 
 static struct stepper stepper_of(struct run *run)
@@ -257,27 +366,18 @@ bool train(struct run *run, json_t *results, struct zf_error *err)
     struct trainer t = {.run = run,
                         .stepper = stepper_of(run),
                         .epoch = -1,
-                        .last_evaluation_step = -1,
                         .offloads = engine_memory(run->engine).host_elements > 0};
+    int kept;
     t.order = zf_malloc(sizeof(int) * (size_t)run->train.n_sequences);
-    bool ok = resume(&t, err) && open_reports(&t, err);
-    int first_step = t.state.step;
-    double start = clock_seconds();
+    bool ok = resume(&t, &kept, err) && open_reports(&t, err) && start_clean(&t, kept, err);
+    t.first_step = t.state.step;
+    t.start = clock_seconds();
     while (ok && t.state.step < run->config->total_steps)
         ok = train_step(&t, err);
-    if (ok) {
-        engine_finish(run->engine);
-        add_results(&t, first_step, clock_seconds() - start, results);
-        ok = load_best(&t, err);
-    }
-    if (ok && run->n_dev) {
-        if (t.last_evaluation_step != t.state.step)
-            evaluate_now(&t);
-        json_object_update(results, t.last_evaluation);
-    }
+    ok = ok && conclude(&t, results, err);
     monitor_destroy(t.monitor);
     progress_destroy(t.progress);
-    json_decref(t.last_evaluation);
+    free(t.best_home);
     free(t.order);
     return ok;
 }

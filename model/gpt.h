@@ -86,7 +86,7 @@ bool gpt_load_weights(struct gpt *model, const char *directory, uint64_t seed, b
 bool gpt_load_weights_without_head(struct gpt *model, const char *directory, uint64_t seed,
                                    struct zf_error *err);
 /* Writes DIR/model.safetensors (fp32) and DIR/config.json, for Transformers. labels: as in
- * gpt_config_save. */
+ * gpt_config_save. Fails, and leaves the folder as it was, where a value is not finite. */
 bool gpt_save(struct gpt *model, const char *directory, const char *const *labels,
               struct zf_error *err);
 

@@ -372,10 +372,19 @@ static void declare_param(struct safetensors_writer *w, const struct param *p)
     safetensors_write_declare(w, p->name, DTYPE_F32, t.n_dims, t.shape);
 }
 
-/* buffer: (GPT_STAGE_ELEMENTS) */
-static void save_param(const struct staging *s, struct safetensors_writer *w, const struct param *p,
+static bool all_finite(const float *x, size_t n)
+{
+    for (size_t i = 0; i < n; i++)
+        if (!isfinite(x[i]))
+            return false;
+    return true;
+}
+
+/* buffer: (GPT_STAGE_ELEMENTS). Returns whether all values are finite. */
+static bool save_param(const struct staging *s, struct safetensors_writer *w, const struct param *p,
                        float *buffer)
 {
+    bool finite = true;
     float *whole = p->transposed ? zf_malloc(p->n_elements * sizeof *whole) : NULL;
     if (whole)
         download(s, whole, p->offset, p->n_elements);
@@ -386,9 +395,11 @@ static void save_param(const struct staging *s, struct safetensors_writer *w, co
             transpose(buffer, whole, (size_t)p->rows, (size_t)p->cols, at, n);
         else
             download(s, buffer, p->offset + at, n);
+        finite = finite && all_finite(buffer, n);
         safetensors_write_data(w, buffer, n * sizeof *buffer);
     }
     free(whole);
+    return finite;
 }
 
 static bool save_weights(struct gpt *model, const char *path, struct zf_error *err)
@@ -402,11 +413,14 @@ static bool save_weights(struct gpt *model, const char *path, struct zf_error *e
         declare_param(w, &table->params[i]);
     struct staging s = staging_begin(model);
     float *buffer = zf_malloc(GPT_STAGE_ELEMENTS * sizeof *buffer);
-    for (int i = 0; i < table->n_params; i++)
-        save_param(&s, w, &table->params[i], buffer);
+    bool ok = true;
+    for (int i = 0; ok && i < table->n_params; i++)
+        ok = save_param(&s, w, &table->params[i], buffer) ||
+             zf_fail(err, "%s is not written: %s has values that are not finite", path,
+                     table->params[i].name);
     free(buffer);
     staging_end(&s);
-    return safetensors_write_end(w, true, err);
+    return safetensors_write_end(w, ok, err) && ok;
 }
 
 bool gpt_save(struct gpt *model, const char *directory, const char *const *labels,

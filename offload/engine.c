@@ -223,6 +223,20 @@ static void place_resident_channels(struct engine *e)
     channels_publish(e);
 }
 
+void engine_forget(struct engine *e)
+{
+    struct stream *streams[] = {e->reducing, e->down, e->up, e->device->compute};
+    for (size_t i = 0; i < sizeof streams / sizeof *streams; i++)
+        e->device->stream_wait(streams[i]);
+    for (int j = 0; j < ENGINE_MAX_INTERVAL; j++)
+        e->groups[j] = (struct group){.update = {.handed_over = e->groups[j].update.handed_over}};
+    e->accumulation.begun = false;
+    e->observed_since = e->observed_stall = e->observed_busy = 0;
+    state_forget(e);
+    windows_begin(e, 1, 0, 0);
+    place_resident_channels(e);
+}
+
 /* Streams and events, and what the host keeps of each step. */
 static void place_streams(struct engine *e)
 {
@@ -326,10 +340,8 @@ struct engine *engine_create(const struct engine_config *config, struct device *
     }
     table_fill(e);
     start_workers(e);
-    e->interval = 1;
-    place_resident_channels(e);
+    engine_forget(e);
     round_parameters(e);
-    windows_begin(e, 1, 0, 0);
     return e;
 }
 

@@ -101,13 +101,15 @@ bool engine_end_step(struct engine *e, struct step_report *report, struct zf_err
 /* Steps done so far, over resumes; skipped ones do not count. */
 int engine_steps(const struct engine *e);
 
-/* Closes every open window and waits until all host updates are visible: after the last step,
- * before the model is saved, so that no gradient is dropped. */
+/* Closes every open window, with the learning rate of the last step, and waits until all host
+ * updates are visible: after the last step, before the model is saved, so that no gradient is
+ * dropped. */
 void engine_finish(struct engine *e);
 
 /* State for an exact resume in DIR/optimizer-RRRRR-of-RRRRR.safetensors, one file a rank, by
  * parameter and range of channels: any number of ranks can read it. Open windows and updates in
- * flight included. Parameters themselves are saved with the model. Collective. */
+ * flight included. Parameters themselves are saved with the model, and loaded before engine_load,
+ * after engine_settle. An engine that has done steps loads like a new one. Collective. */
 bool engine_save(struct engine *e, const char *directory, struct zf_error *err);
 bool engine_load(struct engine *e, const char *directory, struct zf_error *err);
 

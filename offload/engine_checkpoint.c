@@ -3,8 +3,8 @@
  * <name>.exp_avg, <name>.exp_avg_sq   (channels, cols) F32 <name>.step (channels) I32, AdamW
  * updates <name>.place, <name>.target                    (channels) U8 <name>.window (channels,
  * cols) F32, where channels defer and for the engine: "groups" (groups, GROUP_FIELDS) I32, "norms"
- * (2, parameters) I64: the bits of doubles; metadata "engine" holds the counters, "settings" what
- * must be the same to go on. */
+ * (2, parameters) I64: the bits of doubles; metadata "engine" holds the counters and the
+ * last learning rate, "settings" what must be the same to go on. */
 #include "offload/engine_internal.h"
 
 #include "data/alloc.h"
@@ -109,9 +109,9 @@ static void write_engine(const struct engine *e, struct safetensors_writer *w)
 
 static void write_metadata(const struct engine *e, struct safetensors_writer *w)
 {
-    char *counters = zf_format("%d %d %d %d %d %d %d %d %d", e->step, e->interval, e->lag,
+    char *counters = zf_format("%d %d %d %d %d %d %d %d %d %.9g", e->step, e->interval, e->lag,
                                e->windows_began, e->selected, e->skipped_in_a_row,
-                               e->observed_steps, e->least_interval, e->chosen_in);
+                               e->observed_steps, e->least_interval, e->chosen_in, (double)e->lr);
     char *same = settings(e);
     safetensors_write_metadata(w, "engine", counters);
     safetensors_write_metadata(w, "settings", same);
@@ -302,9 +302,9 @@ static bool load_counters(struct engine *e, const struct piece *p, struct zf_err
     char *ours = settings(e);
     int selected = 0;
     bool ok = (counters && theirs &&
-               sscanf(counters, "%d %d %d %d %d %d %d %d %d", &e->step, &e->interval, &e->lag,
+               sscanf(counters, "%d %d %d %d %d %d %d %d %d %f", &e->step, &e->interval, &e->lag,
                       &e->windows_began, &selected, &e->skipped_in_a_row, &e->observed_steps,
-                      &e->least_interval, &e->chosen_in) == 9 &&
+                      &e->least_interval, &e->chosen_in, &e->lr) == 10 &&
                e->interval >= 1 && e->interval <= ENGINE_MAX_INTERVAL) ||
               zf_fail(err, "%s: its metadata has no \"engine\" and \"settings\"", p->path);
     if (ok && strcmp(ours, theirs) != 0)
@@ -355,10 +355,11 @@ static bool load_all(struct engine *e, const char *directory, struct zf_error *e
 
 bool engine_load(struct engine *e, const char *directory, struct zf_error *err)
 {
+    wait_for_workers(e);
+    engine_forget(e);
     bool ok = load_all(e, directory, err);
     if (ok) {
         e->to_adopt = UINT64_MAX; /* groups that have looked will find nothing */
-        e->list.important = false;
         channels_publish(e);
         windows_restore_exchange(e);
     }

@@ -154,7 +154,7 @@ struct engine {
     int windows_began; /* the step in which the present schedule of windows started */
     bool selected;     /* the first choice has been made */
     int chosen_in;     /* the step of the newest choice */
-    float lr;
+    float lr;          /* of this step, or of the last one */
     int skipped_in_a_row;
 
     /* update_interval 0: what the rule has seen since it last chose */
@@ -206,6 +206,10 @@ void *engine_device_memory(struct engine *e, size_t *use, size_t bytes);
 /* The streams. What is put on `stream` from now on runs after all that is on `other` so far. */
 void engine_follow(struct engine *e, struct stream *stream, struct stream *other);
 
+/* Makes everything that a checkpoint does not hold as it is in a new engine. No host work is under
+ * way. */
+void engine_forget(struct engine *e);
+
 /* The AdamW rule of matrices that decay, but for bias corrections. */
 struct adamw engine_rule(const struct engine *e, float lr);
 
@@ -227,6 +231,8 @@ void table_list_end(struct engine *e);
 /* Memory for the state of channels: as many slots as can ever be taken. */
 void state_place(struct engine *e);
 void state_release(struct engine *e);
+/* All slots are free. */
+void state_forget(struct engine *e);
 /* All channels of a matrix become important, with fresh state. */
 void state_initialise(struct engine *e, struct matrix *m);
 /* Gives slots to the channels that are important, after a load. */

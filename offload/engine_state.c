@@ -77,8 +77,6 @@ void state_place(struct engine *e)
         size_t n = (size_t)s->capacity, elements = n * (size_t)m->cols;
         s->row = zf_malloc(sizeof(int) * (n + 1));
         m->slot_of = zf_malloc(sizeof(int) * (size_t)(m->n_owned + 1));
-        for (int row = 0; row < m->n_owned; row++)
-            m->slot_of[row] = -1;
         if (n == 0)
             continue;
         if (!visits(e, m))
@@ -144,6 +142,17 @@ static void free_slot(struct engine *e, struct matrix *m, int row)
     if (slot < s->lowest_free)
         s->lowest_free = slot;
     m->slot_of[row] = -1;
+    e->list.important = false;
+}
+
+void state_forget(struct engine *e)
+{
+    for (int i = 0; i < e->n_matrices; i++) {
+        struct matrix *m = &e->matrices[i];
+        m->slots.n = m->slots.lowest_free = 0;
+        for (int row = 0; row < m->n_owned; row++)
+            m->slot_of[row] = -1;
+    }
     e->list.important = false;
 }
 

@@ -86,6 +86,11 @@ task "an unknown preset" 'gtp2.*gpt2' SST-2 --config_name gtp2
 alone "no tokenizer" "tokenizer_name" --task_name SST-2 --config_name gpt
 alone "no model" "model_name_or_path" --task_name SST-2
 task "no text for lm" "train_file" lm
+best=(--load_best_model_at_end --eval_strategy epoch --save_strategy epoch)
+task "a metric that the task lacks" '--metric_for_best_model is "f1", .*SST-2 gives loss, accuracy$' \
+    SST-2 "${best[@]}" --metric_for_best_model eval_f1
+task "a metric of another split" 'metric_for_best_model is .*CoLA gives loss, matthews_correlation$' \
+    CoLA "${best[@]}" --metric_for_best_model matthews_correlation_mm
 CUDA_VISIBLE_DEVICES='' task "cuda without a GPU" 'device is "cuda"' SST-2 --device cuda
 SLURM_PROCID=0 SLURM_STEP_NUM_TASKS=2 task "ranks of srun that stand alone" 'srun .*"mpirun -n 2 '
 WORLD_SIZE=2 RANK=1 LOCAL_RANK=1 task "ranks of torchrun" 'torchrun .*"mpirun -n 2 '

@@ -8,6 +8,15 @@ need python3 mpirun
 short=(--max_steps 8 --eval_strategy steps --eval_steps 4)
 saving=("${short[@]}" --save_strategy steps --save_steps 3)
 
+same_results() { # same_results FOLDER FOLDER: but for how long it took
+    python3 - "$@" <<'END'
+import json, sys
+a, b = ({k: v for k, v in json.load(open(folder + "/all_results.json")).items()
+         if "runtime" not in k and "per_second" not in k} for folder in sys.argv[1:])
+assert a == b and {"eval_loss", "train_loss"} <= set(a), (a, b)
+END
+}
+
 for engine in adamw zenflow; do
     whole=$scratch/$engine-whole stopped=$scratch/$engine-stopped first=$scratch/$engine-first
     run=("$train" --config "configs/$engine.json" "${tiny[@]}")
@@ -32,6 +41,25 @@ for engine in adamw zenflow; do
         "$scratch/$engine-other/model.safetensors"
     check "$engine: logs the same losses there" compare "$whole/trainer_log.jsonl" \
         "$scratch/$engine-other/trainer_log.jsonl" 0 4
+
+    # At the last step nothing is left to do but what follows training.
+    last=$scratch/$engine-last
+    run+=(--scheduler.type none --lr_scheduler_type constant)
+    check "$engine: a run that saves at its end" "${run[@]}" "${short[@]}" --save_strategy steps \
+        --save_steps 4 --output_dir "$last"
+    cp -r "$last" "$scratch/$engine-once"
+    check "$engine: the same command again" "${run[@]}" "${short[@]}" --save_strategy steps \
+        --save_steps 4 --output_dir "$last"
+    check "$engine: goes on from the last step" "${run[@]}" "${short[@]}" --output_dir \
+        "$scratch/$engine-8" --resume_from_checkpoint "$last/checkpoint-8"
+    for again in "$last" "$scratch/$engine-8"; do
+        check "$engine: gives the same model again" cmp "$scratch/$engine-once/model.safetensors" \
+            "$again/model.safetensors"
+        check "$engine: gives the same results again" same_results "$scratch/$engine-once" "$again"
+    done
+    check "$engine: gives the same log again" compare "$scratch/$engine-once/trainer_log.jsonl" \
+        "$last/trainer_log.jsonl" 0
+    run=("$train" --config "configs/$engine.json" "${tiny[@]}")
 
     check "$engine: goes on with two ranks" ranks 2 "${run[@]}" "${short[@]}" \
         --per_device_train_batch_size 8 --output_dir "$scratch/$engine-2" \
@@ -111,7 +139,7 @@ import glob, json, sys
 out = sys.argv[1]
 log = [json.loads(line) for line in open(out + "/trainer_log.jsonl")]
 results = json.load(open(out + "/all_results.json"))
-evaluations = {e["step"]: e["eval_loss"] for e in log[::-1] if "eval_loss" in e}
+evaluations = {e["step"]: e["eval_loss"] for e in log if "eval_loss" in e and "model" not in e}
 step = max(evaluations, key=evaluations.get)
 assert step < 8, (step, evaluations)  # else nothing is shown
 assert results["eval_loss"] == evaluations[step], (results, evaluations)

@@ -173,6 +173,32 @@ static void loads_what_it_saves(void **state)
     }
 }
 
+/* A model that is there stays. score.weight is transposed in the file. */
+static void refuses_to_save_what_is_not_finite(void **state)
+{
+    (void)state;
+    static const char *const names[] = {"transformer.h.1.mlp.c_fc.bias", "score.weight"};
+    char *path = zf_format("%s/model.safetensors", directory);
+    bool head_is_new;
+    struct zf_error err;
+    struct gpt *a = load(FIXTURES "classify3", &head_is_new);
+    assert_works(gpt_save(a, directory, NULL, &err), err);
+    for (int i = 0; i < 2; i++) {
+        const struct param *p = params_find(gpt_params(a), names[i]);
+        float *last = (float *)gpt_param_data(a) + p->offset + p->n_elements - 1, kept = *last;
+        *last = i ? -INFINITY : NAN;
+        assert_false(gpt_save(a, directory, NULL, &err));
+        assert_says(err, path);
+        assert_says(err, names[i]);
+        *last = kept;
+        struct gpt *b = load(directory, &head_is_new);
+        same_weights(a, b);
+        gpt_destroy(b);
+    }
+    gpt_destroy(a);
+    free(path);
+}
+
 static void a_language_model_becomes_a_classifier(void **state)
 {
     (void)state;
@@ -296,6 +322,7 @@ int main(void)
         cmocka_unit_test(loads_every_form),
         cmocka_unit_test(heads_are_input_major),
         cmocka_unit_test(loads_what_it_saves),
+        cmocka_unit_test(refuses_to_save_what_is_not_finite),
         cmocka_unit_test(a_language_model_becomes_a_classifier),
         cmocka_unit_test(a_head_for_other_labels_is_replaced),
         cmocka_unit_test(refuses_what_does_not_fit),

@@ -126,6 +126,32 @@ static void a_resumed_run_keeps_the_entries_before_it(void **state)
                "{\"step\": 4, \"eval_loss\": 0.45}\n{\"step\": 6, \"loss\": 0.25}\n");
 }
 
+/* What the run left is for its end to say again. */
+static void a_resumed_run_drops_what_the_last_one_left(void **state)
+{
+    (void)state;
+    write_log("{\"step\": 2, \"eval_loss\": 0.5}\n{\"step\": 4, \"loss\": 0.4}\n"
+              "{\"step\": 2, \"model\": \"best\", \"eval_loss\": 0.5}\n"
+              "{\"step\": 4, \"model\": \"final\", \"eval_loss\": 0.6}\n");
+    progress_destroy(start(4, true));
+    assert_log("{\"step\": 2, \"eval_loss\": 0.5}\n{\"step\": 4, \"loss\": 0.4}\n");
+}
+
+static void a_plain_line_says_of_which_model(void **state)
+{
+    (void)state;
+    struct zf_error err;
+    int kept = capture(stdout, "out");
+    struct progress *p = start(0, false);
+    json_t *entry = json_pack("{s:i, s:s, s:f}", "step", 4, "model", "best", "eval_loss", 0.5);
+    assert_works(progress_log(p, entry, &err), err);
+    progress_destroy(p);
+    release(stdout, kept);
+    char *printed = read_file("out");
+    assert_string_equal(printed, "step 4  model best  eval_loss 0.5  \n");
+    free(printed);
+}
+
 static void a_resumed_run_without_a_log_begins_one(void **state)
 {
     (void)state;
@@ -205,6 +231,8 @@ int main(void)
         IN_A_FOLDER(a_new_run_begins_a_new_log),
         IN_A_FOLDER(entries_are_written_at_once),
         IN_A_FOLDER(a_resumed_run_keeps_the_entries_before_it),
+        IN_A_FOLDER(a_resumed_run_drops_what_the_last_one_left),
+        IN_A_FOLDER(a_plain_line_says_of_which_model),
         IN_A_FOLDER(a_resumed_run_without_a_log_begins_one),
         IN_A_FOLDER(a_log_that_cannot_be_written_is_a_fault),
         IN_A_FOLDER(the_live_line),

@@ -385,21 +385,38 @@ static void resume_at(struct problem *p, struct problem *resumed, const char *fo
     assert_works(engine_load(resumed->engine, folder, &err), err);
 }
 
-/* N steps, save, load, N steps equals 2 N steps, at every N. */
+static void remove_shared(char *folder)
+{
+    struct zf_error err;
+    comm_barrier(world);
+    if (comm_rank(world) == 0)
+        assert_works(file_remove_directory(folder, &err), err);
+    free(folder);
+}
+
+/* With bf16 and update_interval "auto" among them. */
+static struct engine_config config_to_resume(unsigned seed)
+{
+    struct engine_config c = problem_random_config(seed);
+    c.bf16 = seed % 3 == 2;
+    if (seed % 4 == 3 && c.topk_ratio > 0) {
+        c.update_interval = 0;
+        c.apply_lag = 1;
+        c.auto_ratio = 0.5;
+    }
+    return c;
+}
+
+/* N steps, save, load, N steps equals 2 N steps, at every N; saved and loaded once more where it
+ * only has to finish, it ends alike. */
 static void I6(void **state)
 {
     (void)state;
     char *folder = shared_folder();
     for (unsigned seed = 0; seed < 16; seed++) {
-        struct engine_config c = problem_random_config(200 + seed);
-        c.bf16 = seed % 3 == 2;
-        if (seed % 4 == 3 && c.topk_ratio > 0) {
-            c.update_interval = 0;
-            c.apply_lag = 1;
-            c.auto_ratio = 0.5;
-        }
+        struct engine_config c = config_to_resume(200 + seed);
         for (int n = 0; n <= 14; n++) {
-            struct problem p, resumed;
+            struct problem p, resumed, at_the_end;
             problem_create(&p, seed, world, &c);
             run(&p, 0, n);
             problem_create(&resumed, seed, world, &c);
@@ -410,25 +427,63 @@ static void I6(void **state)
                 assert_int_equal(a.staleness, b.staleness);
                 assert_int_equal(a.bytes_down, b.bytes_down);
             }
+            problem_create(&at_the_end, seed, world, &c);
+            resume_at(&p, &at_the_end, folder);
             problem_finish(&p);
             problem_finish(&resumed);
+            problem_finish(&at_the_end);
             assert_same_bits(&p, &resumed, problem_describe(&c));
+            assert_same_bits(&p, &at_the_end, problem_describe(&c));
             problem_destroy(&p);
             problem_destroy(&resumed);
+            problem_destroy(&at_the_end);
         }
     }
-    struct zf_error err;
-    comm_barrier(world);
-    if (comm_rank(world) == 0)
-        assert_works(file_remove_directory(folder, &err), err);
-    free(folder);
+    remove_shared(folder);
+}
+
+/* Loading into an engine that has run, finished or not, its workers behind, is loading into a new
+ * one. */
+static void I6_used_engine(void **state)
+{
+    (void)state;
+    char *folder = shared_folder();
+    for (unsigned seed = 0; seed < cases(48); seed++) {
+        struct engine_config c = config_to_resume(700 + seed), slow = c;
+        struct problem p, fresh, used;
+        int n = (int)(seed % 13), other = 50 + (int)(seed * 7 % 17);
+        problem_create(&p, seed, world, &c);
+        run(&p, 0, n);
+        slow.worker_delay_seconds = 0.0005;
+        problem_create(&used, seed, world, &slow);
+        run(&used, 50, other); /* with other gradients, so with other choices */
+        if (seed % 2)
+            problem_finish(&used);
+        problem_create(&fresh, seed, world, &c);
+        resume_at(&p, &used, folder);
+        resume_at(&p, &fresh, folder);
+        for (int step = n; step < n + 12; step++) {
+            struct step_report a = problem_step(&fresh, step), b = problem_step(&used, step);
+            assert_same_bits(&fresh, &used, problem_describe(&c));
+            assert_int_equal(a.staleness, b.staleness);
+            assert_int_equal(a.bytes_down, b.bytes_down);
+            assert_int_equal(a.bytes_up, b.bytes_up);
+            assert_int_equal(a.update_interval, b.update_interval);
+        }
+        problem_finish(&fresh);
+        problem_finish(&used);
+        assert_same_bits(&fresh, &used, problem_describe(&c));
+        problem_destroy(&p);
+        problem_destroy(&fresh);
+        problem_destroy(&used);
+    }
+    remove_shared(folder);
 }
 
 /* Another number of ranks reads the checkpoint: all ranks' is read by one, and goes on alike. */
 static void I6_other_ranks(void **state)
 {
     (void)state;
-    struct zf_error err;
     char *folder = shared_folder();
     for (unsigned seed = 0; seed < 10; seed++) {
         struct engine_config c = problem_random_config(300 + seed);
@@ -444,9 +499,7 @@ static void I6_other_ranks(void **state)
         problem_destroy(&one);
         comm_barrier(world);
     }
-    if (comm_rank(world) == 0)
-        assert_works(file_remove_directory(folder, &err), err);
-    free(folder);
+    remove_shared(folder);
 }
 
 /* Every (step, channel) gradient enters exactly one AdamW update by the staleness bound: the engine
@@ -700,6 +753,7 @@ int main(int argc, char **argv)
         cmocka_unit_test(I5_unwatched),
         cmocka_unit_test(I6),
         cmocka_unit_test(I6_other_ranks),
+        cmocka_unit_test(I6_used_engine),
         cmocka_unit_test(I7),
         cmocka_unit_test(I8),
         cmocka_unit_test(I9),
