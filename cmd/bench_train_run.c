@@ -139,7 +139,8 @@ static double items_of_step(const struct train_job *job, int step)
 static bool run_step(struct trainer *t, int step, struct step_report *report, struct zf_error *err)
 {
     const struct train_job *job = t->job;
-    const struct gpt_hooks hooks = {t->engine, before_layer, gradients_ready};
+    const struct gpt_hooks hooks = {
+        .context = t->engine, .before_layer = before_layer, .gradients_ready = gradients_ready};
     float scale = (float)(1 / items_of_step(job, step));
     engine_begin_step(t->engine, job->lr);
     for (int m = 0; m < job->micro_batches; m++) {

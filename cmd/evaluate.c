@@ -25,13 +25,15 @@ struct outcome {
 };
 
 /* Each rank takes every size-th batch; predictions meet in one sum, where all others are zero. */
-static struct outcome run_split(struct run *run, const struct eval_split *split)
+static struct outcome run_split(struct run *run, const struct eval_split *split, const char *name)
 {
     const struct dataset *set = &split->set;
     int n_labels = run->task->n_labels, n = set->n_sequences;
     int step = run->config->per_device_eval_batch_size;
     struct outcome o = {.predictions = n_labels ? zf_calloc((size_t)n, sizeof(float)) : NULL};
     float *logits = zf_malloc(sizeof(float) * (size_t)step * GLUE_MAX_LABELS);
+    trace_begin(run->trace, TRACE_HOST, name);
+    trace_begin(run->trace, TRACE_DEVICE, name);
     for (int first = comm_rank(run->comm) * step; first < n; first += step * comm_size(run->comm)) {
         int count = n - first < step ? n - first : step;
         batch_fill(&run->batch, set, run->eval_order + first, count, first, n_labels);
@@ -40,11 +42,13 @@ static struct outcome run_split(struct run *run, const struct eval_split *split)
         for (int i = 0; n_labels && i < count; i++)
             o.predictions[first + i] = answer(logits + (size_t)i * (size_t)n_labels, n_labels);
     }
+    trace_end(run->trace, TRACE_DEVICE, 0);
     free(logits);
     comm_all_reduce_f64(run->comm, &o.loss_sum, 1);
     comm_all_reduce_f64(run->comm, &o.n_items, 1);
     if (o.predictions)
         comm_all_reduce_f32(run->comm, o.predictions, (size_t)n);
+    trace_end(run->trace, TRACE_HOST, 0);
     return o;
 }
 
@@ -59,7 +63,7 @@ void evaluate_split(struct run *run, const struct eval_split *split, json_t *res
 {
     const char *suffix = split->split == GLUE_DEV_MISMATCHED ? "_mm" : "";
     double start = clock_seconds();
-    struct outcome o = run_split(run, split);
+    struct outcome o = run_split(run, split, "evaluate");
     double loss = o.n_items > 0 ? o.loss_sum / o.n_items : 0;
     add_number(results, "loss", suffix, loss);
     if (run->task->n_labels == 0)
@@ -78,7 +82,7 @@ void evaluate_split(struct run *run, const struct eval_split *split, json_t *res
 
 bool predict_split(struct run *run, const struct eval_split *split, struct zf_error *err)
 {
-    struct outcome o = run_split(run, split);
+    struct outcome o = run_split(run, split, "predict");
     bool ok = comm_rank(run->comm) != 0 ||
               glue_write_submission(run->task, split->split, &split->data, o.predictions,
                                     run->config->output_dir, err);

@@ -56,6 +56,11 @@ static void before_layer(void *context, int layer)
     engine_before_layer(context, layer);
 }
 
+static void before_backward(void *context)
+{
+    engine_before_backward(context);
+}
+
 static void gradients_ready(void *context, int layer)
 {
     engine_layer_gradients_ready(context, layer);
@@ -66,15 +71,19 @@ static void run_micro_batches(struct trainer *t, const struct step_examples *exa
 {
     struct run *run = t->run;
     const struct config *c = run->config;
-    const struct gpt_hooks hooks = {
-        .context = run->engine, .before_layer = before_layer, .gradients_ready = gradients_ready};
+    const struct gpt_hooks hooks = {.context = run->engine,
+                                    .before_layer = before_layer,
+                                    .before_backward = before_backward,
+                                    .gradients_ready = gradients_ready};
     for (int m = 0; m < c->gradient_accumulation_steps; m++) {
         struct slice s = sampler_slice(examples->count, c->per_device_train_batch_size,
                                        comm_size(run->comm), comm_rank(run->comm), m);
         batch_fill(&run->batch, &run->train, examples->index + s.first, s.count, s.first,
                    run->task->n_labels);
+        trace_begin(run->trace, TRACE_DEVICE, "forward");
         gpt_train(run->model, &run->batch, 1.0f / (float)examples->items, (uint32_t)c->seed,
                   (uint32_t)step, m == c->gradient_accumulation_steps - 1, &hooks);
+        trace_end(run->trace, TRACE_DEVICE, 0);
     }
 }
 
@@ -192,12 +201,15 @@ static bool train_step(struct trainer *t, struct zf_error *err)
     float lr = lr_at_step(c, s->step);
     double start = clock_seconds();
     struct step_examples examples = examples_of_step(t, s->step);
+    trace_begin_step(run->trace, s->step + 1);
     engine_begin_step(run->engine, lr);
     run_micro_batches(t, &examples, s->step);
-    trace_span(run->trace, TRACE_DEVICE, 0, "forward and backward", start, clock_seconds());
+    trace_begin(run->trace, TRACE_DEVICE, "update");
     if (!engine_end_step(run->engine, &report, err))
         return false;
+    trace_end(run->trace, TRACE_DEVICE, 0);
     double loss = take_loss(t, &examples);
+    trace_end_step(run->trace);
     telemetry_add(&t->telemetry, &report, clock_seconds() - start);
     s->step++;
     if (report.skipped) {
@@ -217,7 +229,10 @@ static bool train_step(struct trainer *t, struct zf_error *err)
     if (!is_due(c, c->save_strategy, c->save_steps, s->step))
         return true;
     engine_settle(run->engine);
-    return checkpoint_save(run, s, err);
+    trace_begin(run->trace, TRACE_HOST, "save");
+    bool ok = checkpoint_save(run, s, err);
+    trace_end(run->trace, TRACE_HOST, 0);
+    return ok;
 }
 
 /* As run_glue.py: an output_dir that holds checkpoints is gone on with, unless it may be
@@ -297,7 +312,9 @@ bool train(struct run *run, json_t *results, struct zf_error *err)
     while (ok && t.state.step < run->config->total_steps)
         ok = train_step(&t, err);
     if (ok) {
+        trace_begin(run->trace, TRACE_HOST, "finish");
         engine_finish(run->engine);
+        trace_end(run->trace, TRACE_HOST, 0);
         add_results(&t, first_step, clock_seconds() - start, results);
         ok = load_best(&t, err);
     }

@@ -88,6 +88,40 @@ static void waits_mean_the_newest_record(void **)
     check_cuda(cudaFree(x));
 }
 
+/* An event's time is when its stream gets there, not when the host records it: between two records
+ * the host sleeps, and nothing runs in the meantime but now and then. */
+static void events_have_the_time_of_the_stream(void **)
+{
+    struct stream *s = new_stream();
+    cudaEvent_t first, second, untimed;
+    check_cuda(cudaEventCreateWithFlags(&first, cudaEventDefault));
+    check_cuda(cudaEventCreateWithFlags(&second, cudaEventDefault));
+    check_cuda(cudaEventCreateWithFlags(&untimed, cudaEventDisableTiming));
+    float milliseconds;
+    int n_late = 0;
+    for (uint32_t seed = 0; seed < N_SEEDS; seed++) {
+        emulator_seed(seed);
+        check_cuda(cudaEventRecord(first, s->cuda));
+        usleep(20000);
+        check_cuda(cudaEventRecord(second, s->cuda));
+        check_cuda(cudaStreamSynchronize(s->cuda));
+        check_cuda(cudaEventElapsedTime(&milliseconds, first, second));
+        n_late += milliseconds < 10;
+        assert_true(milliseconds >= 0);
+    }
+    assert_in_range(n_late, N_SEEDS / 2, N_SEEDS);
+    check_cuda(cudaEventRecord(untimed, s->cuda));
+    assert_int_equal(cudaEventElapsedTime(&milliseconds, first, untimed),
+                     cudaErrorInvalidResourceHandle);
+    emulator_seed(1);
+    check_cuda(cudaEventRecord(second, s->cuda));
+    assert_int_equal(cudaEventElapsedTime(&milliseconds, first, second), cudaErrorNotReady);
+    check_cuda(cudaEventDestroy(first));
+    check_cuda(cudaEventDestroy(second));
+    check_cuda(cudaEventDestroy(untimed));
+    destroy_stream(s);
+}
+
 static void nothing_runs_before_somebody_waits(void **)
 {
     struct stream *s = new_stream();
@@ -440,6 +474,7 @@ int main(void)
         cmocka_unit_test(events_order_streams),
         cmocka_unit_test(a_missing_event_is_a_wrong_result),
         cmocka_unit_test(waits_mean_the_newest_record),
+        cmocka_unit_test(events_have_the_time_of_the_stream),
         cmocka_unit_test(nothing_runs_before_somebody_waits),
         cmocka_unit_test(host_functions_run_in_their_turn),
         cmocka_unit_test(copies_keep_their_promises),
