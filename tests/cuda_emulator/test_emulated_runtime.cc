@@ -282,6 +282,64 @@ static void plant_host_pointer_in_struct()
     LAUNCH(read_struct, 1, 1, 0, s, device_array<float>(1), with_pointer{3, ordinary});
 }
 
+/* Two words of padding, one of them whole; a number as wide as a pointer; pointers in an array of
+ * structs. */
+struct with_padding {
+    const float *x;
+    int n;
+    alignas(16) uint64_t number;
+    alignas(16) struct with_pointer inner[2];
+    bool flag;
+};
+
+__global__ static void read_all(float *y, struct with_padding from)
+{
+    y[0] = from.x[from.n] + from.inner[1].x[from.inner[1].n];
+}
+
+/* With the bits of a host pointer wherever there is no pointer, and in `wrong`: 0: nowhere else, 1:
+ * in the last of the pointers; 2: there those of memory that was freed. */
+static void launch_with_padding(int wrong)
+{
+    struct stream *s = new_stream();
+    float ordinary[N], values[N] = {1, 2, 3};
+    const float *x = device_copy(values, N), *host = ordinary;
+    float *y = device_array<float>(1);
+    union {
+        struct with_padding value;
+        const float *words[sizeof(struct with_padding) / sizeof host];
+    } from;
+    for (const float *&word : from.words)
+        word = host;
+    from.value.x = from.value.inner[0].x = from.value.inner[1].x = x;
+    from.value.n = from.value.inner[0].n = from.value.inner[1].n = 1;
+    if (wrong)
+        from.value.inner[1].x = host;
+    if (wrong == 2) {
+        from.value.inner[1].x = device_array<float>(N);
+        check_cuda(cudaFree((void *)from.value.inner[1].x));
+    }
+    float sum;
+    LAUNCH(read_all, 1, 1, 0, s, y, from.value);
+    read_back(&sum, y, 1);
+    assert_true(sum == 4);
+    check_cuda(cudaFree((void *)x));
+    check_cuda(cudaFree(y));
+    destroy_stream(s);
+}
+
+template <int wrong> static void plant_with_padding()
+{
+    launch_with_padding(wrong);
+}
+
+static void pointers_in_structs_are_told_from_the_rest(void **)
+{
+    launch_with_padding(0);
+    assert_fault(plant_with_padding<1>, "argument 2 of kernel read_all is or holds");
+    assert_fault(plant_with_padding<2>, "not allocated");
+}
+
 static void plant_long_copy()
 {
     float values[N + 1] = {};
@@ -310,9 +368,9 @@ static void wrong_pointers_are_caught(void **)
 {
     assert_fault(plant_host_access, "host code touches device memory");
     assert_fault(plant_host_access_in_host_function, "host code touches device memory");
-    assert_fault(plant_host_pointer, "argument 1 of kernel add is");
+    assert_fault(plant_host_pointer, "argument 1 of kernel add is or holds");
     assert_fault(plant_pointer_behind, "not allocated");
-    assert_fault(plant_host_pointer_in_struct, "argument 2 of kernel read_struct holds");
+    assert_fault(plant_host_pointer_in_struct, "argument 2 of kernel read_struct is or holds");
     assert_fault(plant_long_copy, "a copy's destination: 260 bytes from byte 0 on");
     assert_fault(plant_empty_grid, "kernel add is launched with a grid of (0, 1, 1)");
     assert_fault(plant_call_in_host_function, "is called by a host function");
@@ -481,6 +539,7 @@ int main(void)
         cmocka_unit_test(pinned_memory_is_read_late),
         cmocka_unit_test(memory_is_finite),
         cmocka_unit_test(wrong_pointers_are_caught),
+        cmocka_unit_test(pointers_in_structs_are_told_from_the_rest),
         cmocka_unit_test(products_accumulate_in_fp32),
         cmocka_unit_test(epilogues_agree),
         cmocka_unit_test(crooked_matrices_are_caught),
