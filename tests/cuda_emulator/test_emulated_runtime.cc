@@ -107,7 +107,6 @@ static void events_have_the_time_of_the_stream(void **)
         check_cuda(cudaStreamSynchronize(s->cuda));
         check_cuda(cudaEventElapsedTime(&milliseconds, first, second));
         n_late += milliseconds < 10;
-        assert_true(milliseconds >= 0);
     }
     assert_in_range(n_late, N_SEEDS / 2, N_SEEDS);
     check_cuda(cudaEventRecord(untimed, s->cuda));
@@ -544,5 +543,6 @@ int main(void)
         cmocka_unit_test(epilogues_agree),
         cmocka_unit_test(crooked_matrices_are_caught),
     };
+    test_print_seed();
     return cmocka_run_group_tests(tests, set_up_products, tear_down_products);
 }
