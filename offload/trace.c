@@ -55,13 +55,19 @@ struct trace {
 
 /* ---- the file ---- */
 
-/* Chrome's format wants lanes named as threads of a process. */
+/* A lane is a thread of a process, by Chrome's format. Viewers tell threads by their numbers, as an
+ * operating system has them: each occurs once on all ranks, and 0 is none. */
+static int thread_of(const struct trace *t, int lane)
+{
+    return 1000 * comm_rank(t->comm) + lane + 1;
+}
+
 static void name_lane(struct trace *t, int lane, const char *name)
 {
     fprintf(t->stream,
             ",\n{\"ph\":\"M\",\"name\":\"thread_name\",\"pid\":%d,\"tid\":%d,"
             "\"args\":{\"name\":\"%s\"}}",
-            comm_rank(t->comm), lane, name);
+            comm_rank(t->comm), thread_of(t, lane), name);
 }
 
 static long long microseconds(const struct trace *t, double seconds)
@@ -76,7 +82,7 @@ static void write_span(struct trace *t, const struct span *s)
     fprintf(t->stream,
             ",\n{\"ph\":\"X\",\"name\":\"%s\",\"pid\":%d,\"tid\":%d,\"ts\":%lld,\"dur\":%lld,"
             "\"args\":{\"step\":%d",
-            s->name, comm_rank(t->comm), s->lane, begin, end - begin, s->step);
+            s->name, comm_rank(t->comm), thread_of(t, s->lane), begin, end - begin, s->step);
     if (s->bytes)
         fprintf(t->stream, ",\"bytes\":%zu", s->bytes);
     fputs("}}", t->stream);

@@ -65,7 +65,7 @@ static long long number(const json_t *spans, size_t i, const char *key)
 static void assert_span(const json_t *spans, size_t i, const char *name, int lane)
 {
     assert_string_equal(json_string_value(json_object_get(json_array_get(spans, i), "name")), name);
-    assert_int_equal(number(spans, i, "tid"), lane);
+    assert_int_equal(number(spans, i, "tid"), lane + 1);
 }
 
 static void spans_are_written_when_they_are_known(void **state)
