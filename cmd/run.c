@@ -335,7 +335,7 @@ static bool read_input(struct run *run, struct zf_error *err)
 static bool create_parts(struct run *run, struct zf_error *err)
 {
     const struct config *c = run->config;
-    if (!create_model(run, err) || (c->do_train && !create_engine(run, err)))
+    if (c->do_train && !create_engine(run, err))
         return false;
     fill_eval_order(run);
     return !c->output_dir || file_make_directory(c->output_dir, err);
@@ -356,7 +356,7 @@ bool run_create(struct run *run, struct config *config, struct comm *comm, struc
     if (!takes_model(run, err))
         return false;
     comm_attach(comm, run->device); /* before the plan: NCCL takes device memory of its own */
-    if (!memory_plan(run, longest(run), err))
+    if (!memory_plan(run, longest(run), err) || !comm_all_ok(comm, create_model(run, err), err))
         return false;
     if (config->trace && !(run->trace = trace_create(config->trace, comm, run->device, err)))
         return false;

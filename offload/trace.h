@@ -35,7 +35,7 @@ void trace_destroy(struct trace *t);
 
 /* Below, t may be NULL: nothing happens. Names are not copied. */
 
-/* The streams of the link, which outlive their spans alone, and how many workers there are. */
+/* The link's streams, borrowed until their last span has ended, and how many workers there are. */
 void trace_set_lanes(struct trace *t, struct stream *down, struct stream *up, int workers);
 /* A span for a step, from 1, on the lanes of host and device. All spans belong to it that begin
  * before the next one does. */

@@ -30,6 +30,9 @@ agrees host 1 8 gradients accumulate parameters AdamW 'state, to the device' 'st
     'windows, to the device'
 traced offload "$train" "${zenflow[@]}" "${short[@]}" --zero_optimization.zenflow.offload true
 agrees offload 1 8 'state, to the device' 'state, to the host'
+check "no model: status" not "$train" "${zenflow[@]}" "${short[@]}" --config_name '' --model_name_or_path "$scratch" \
+    --output_dir "$scratch/none" --trace "$scratch/none.json"
+check "no model: no timeline" test ! -e "$scratch/none.json"
 check "only where it is asked for" not ls "$scratch"/zenflow.*.json
 
 if command -v mpirun >/dev/null; then
