@@ -30,9 +30,13 @@ agrees host 1 8 gradients accumulate parameters AdamW 'state, to the device' 'st
     'windows, to the device'
 traced offload "$train" "${zenflow[@]}" "${short[@]}" --zero_optimization.zenflow.offload true
 agrees offload 1 8 'state, to the device' 'state, to the host'
-check "no model: status" not "$train" "${zenflow[@]}" "${short[@]}" --config_name '' --model_name_or_path "$scratch" \
-    --output_dir "$scratch/none" --trace "$scratch/none.json"
-check "no model: no timeline" test ! -e "$scratch/none.json"
+cp -r "$scratch/adamw" "$scratch/broken"
+echo '{}' >"$scratch/broken/model.safetensors"
+check "a broken model: status" not "$train" "${zenflow[@]}" --model_name_or_path "$scratch/broken" \
+    --data_dir data/sample --max_steps 1 --output_dir "$scratch/none" --trace "$scratch/none.json"
+cp "$scratch/check.log" "$scratch/printed"
+check "a broken model: it is what is wrong" grep -q '^zf-train: .*model.safetensors: ' "$scratch/printed"
+check "a broken model: no timeline" test ! -e "$scratch/none.json"
 check "only where it is asked for" not ls "$scratch"/zenflow.*.json
 
 if command -v mpirun >/dev/null; then
