@@ -28,7 +28,7 @@ struct outcome {
 };
 
 /* Each rank takes every size-th batch; predictions meet in one sum, where all others are zero. */
-static struct outcome visit(struct run *run, const struct eval_split *split)
+static struct outcome visit(struct run *run, const struct eval_split *split, const char *name)
 {
     const struct dataset *set = &split->set;
     int n_labels = run->task->n_labels, n = set->n_sequences;
@@ -36,6 +36,8 @@ static struct outcome visit(struct run *run, const struct eval_split *split)
     struct outcome o = {.predictions = n_labels ? zf_calloc((size_t)n, sizeof(float)) : NULL};
     double loss_sum = 0, n_items = 0;
     float *logits = zf_malloc(sizeof(float) * (size_t)step * GLUE_MAX_LABELS);
+    trace_begin(run->trace, TRACE_HOST, name);
+    trace_begin(run->trace, TRACE_DEVICE, name);
     for (int first = comm_rank(run->comm) * step; first < n; first += step * comm_size(run->comm)) {
         int count = n - first < step ? n - first : step;
         batch_fill(&run->batch, set, run->eval_order + first, count, first, n_labels);
@@ -46,6 +48,7 @@ static struct outcome visit(struct run *run, const struct eval_split *split)
         for (int i = 0; n_labels && i < count; i++)
             o.predictions[first + i] = answer(logits + (size_t)i * (size_t)n_labels, n_labels);
     }
+    trace_end(run->trace, TRACE_DEVICE, 0);
     free(logits);
     comm_all_reduce_f64(run->comm, &loss_sum, 1);
     comm_all_reduce_f64(run->comm, &n_items, 1);
@@ -53,14 +56,15 @@ static struct outcome visit(struct run *run, const struct eval_split *split)
     comm_all_reduce_f64(run->comm, &o.bad_logits, 1);
     if (o.predictions)
         comm_all_reduce_f32(run->comm, o.predictions, (size_t)n);
+    trace_end(run->trace, TRACE_HOST, 0);
     return o;
 }
 
 /* The same answer on every rank; where it is false, *o holds nothing. */
-static bool run_split(struct run *run, const struct eval_split *split, struct outcome *o,
-                      struct zf_error *err)
+static bool run_split(struct run *run, const struct eval_split *split, const char *name,
+                      struct outcome *o, struct zf_error *err)
 {
-    *o = visit(run, split);
+    *o = visit(run, split, name);
     bool text = run->task->n_labels == 0;
     if (isfinite(text ? exp(o->loss) : o->loss) && o->bad_logits == 0)
         return true;
@@ -82,7 +86,7 @@ bool evaluate_split(struct run *run, const struct eval_split *split, json_t *res
     const char *suffix = split->split == GLUE_DEV_MISMATCHED ? "_mm" : "";
     double start = clock_seconds();
     struct outcome o;
-    if (!run_split(run, split, &o, err))
+    if (!run_split(run, split, "evaluate", &o, err))
         return false;
     add_number(results, "loss", suffix, o.loss);
     if (run->task->n_labels == 0)
@@ -122,7 +126,7 @@ bool evaluate_has_metric(const struct run *run, const char *name, struct zf_erro
 bool predict_split(struct run *run, const struct eval_split *split, struct zf_error *err)
 {
     struct outcome o;
-    if (!run_split(run, split, &o, err))
+    if (!run_split(run, split, "predict", &o, err))
         return false;
     bool ok = comm_rank(run->comm) != 0 ||
               glue_write_submission(run->task, split->split, &split->data, o.predictions,

@@ -332,9 +332,6 @@ static bool create_model(struct run *run, struct zf_error *err)
 
 static bool create_engine(struct run *run, struct zf_error *err)
 {
-    const char *trace = run->config->trace;
-    if (trace && comm_rank(run->comm) == 0 && !(run->trace = trace_create(trace, err)))
-        return false;
     struct engine_config e = engine_settings(run->config, run->trace);
     run->engine = engine_create(&e, run->device, run->comm, gpt_params(run->model),
                                 gpt_param_data(run->model), gpt_grad_data(run->model), err);
@@ -388,7 +385,7 @@ static bool read_input(struct run *run, struct zf_error *err)
 static bool create_parts(struct run *run, struct zf_error *err)
 {
     const struct config *c = run->config;
-    if (!create_model(run, err) || (c->do_train && !create_engine(run, err)))
+    if (c->do_train && !create_engine(run, err))
         return false;
     fill_eval_order(run);
     return !c->output_dir || file_make_directory(c->output_dir, err);
@@ -409,7 +406,11 @@ bool run_create(struct run *run, struct config *config, struct comm *comm, struc
     if (!takes_model(run, err))
         return false;
     comm_attach(comm, run->device); /* before the plan: NCCL takes device memory of its own */
-    if (!memory_plan(run, longest(run), err) || !comm_all_ok(comm, create_parts(run, err), err))
+    if (!memory_plan(run, longest(run), err) || !comm_all_ok(comm, create_model(run, err), err))
+        return false;
+    if (config->trace && !(run->trace = trace_create(config->trace, comm, run->device, err)))
+        return false;
+    if (!comm_all_ok(comm, create_parts(run, err), err))
         return false;
     announce(run);
     return true;

@@ -9,6 +9,7 @@
 #include "model/gpt.h"
 #include "offload/comm.h"
 #include "offload/engine.h"
+#include "offload/trace.h"
 
 /* A split that is evaluated or predicted: GLUE's rows and their token sequences. */
 struct eval_split {
@@ -29,7 +30,7 @@ struct run {
     struct device *device;
     struct gpt *model;
     struct engine *engine; /* NULL unless do_train */
-    struct trace *trace;   /* rank 0's, where one is asked for; else NULL */
+    struct trace *trace;   /* where one is asked for, else NULL */
     struct dataset train;
     struct eval_split dev[RUN_MAX_SPLITS], test[RUN_MAX_SPLITS];
     int n_dev, n_test;

@@ -1,10 +1,15 @@
 #include "cmd/step.h"
 
-#include "data/clock.h"
+#include "offload/trace.h"
 
 static void before_layer(void *context, int layer)
 {
     engine_before_layer(context, layer);
+}
+
+static void before_backward(void *context)
+{
+    engine_before_backward(context);
 }
 
 static void gradients_ready(void *context, int layer)
@@ -25,17 +30,19 @@ static long count_tokens(const struct dataset *d, const int *index, int n)
 static void run_micro_batches(const struct stepper *s, const int *index, int n, int step,
                               long items)
 {
-    const struct gpt_hooks hooks = {
-        .context = s->engine, .before_layer = before_layer, .gradients_ready = gradients_ready};
-    double start = clock_seconds();
+    const struct gpt_hooks hooks = {.context = s->engine,
+                                    .before_layer = before_layer,
+                                    .before_backward = before_backward,
+                                    .gradients_ready = gradients_ready};
     for (int m = 0; m < s->micro_batches; m++) {
         struct slice slice =
             sampler_slice(n, s->micro_batch, comm_size(s->comm), comm_rank(s->comm), m);
         batch_fill(s->batch, s->set, index + slice.first, slice.count, slice.first, s->n_labels);
+        trace_begin(s->trace, TRACE_DEVICE, "forward"); /* before_backward goes on from it */
         gpt_train(s->model, s->batch, 1.0f / (float)items, s->seed, (uint32_t)step,
                   m == s->micro_batches - 1, &hooks);
+        trace_end(s->trace, TRACE_DEVICE, 0);
     }
-    trace_span(s->trace, TRACE_DEVICE, 0, "forward and backward", start, clock_seconds());
 }
 
 bool step_run(const struct stepper *s, const int *index, int n, int step, float lr,
@@ -43,13 +50,17 @@ bool step_run(const struct stepper *s, const int *index, int n, int step, float 
 {
     result->tokens = count_tokens(s->set, index, n);
     long items = s->n_labels ? n : result->tokens - n;
+    trace_begin_step(s->trace, step + 1);
     engine_begin_step(s->engine, lr);
     run_micro_batches(s, index, n, step, items);
     /* The loss is asked for last: until then nothing keeps the host from queueing. */
+    trace_begin(s->trace, TRACE_DEVICE, "update");
     if (!engine_end_step(s->engine, &result->report, err))
         return false;
+    trace_end(s->trace, TRACE_DEVICE, 0);
     result->loss = gpt_take_loss(s->model);
     comm_all_reduce_f64(s->comm, &result->loss, 1);
     result->loss /= (double)items;
+    trace_end_step(s->trace);
     return true;
 }

@@ -217,7 +217,10 @@ static bool train_step(struct trainer *t, struct zf_error *err)
     if (!is_due(c, c->save_strategy, c->save_steps, s->step))
         return true;
     engine_settle(t->run->engine);
-    return checkpoint_save(t->run, s, err);
+    trace_begin(t->run->trace, TRACE_HOST, "save");
+    bool ok = checkpoint_save(t->run, s, err);
+    trace_end(t->run->trace, TRACE_HOST, 0);
+    return ok;
 }
 
 /* As run_glue.py: an output_dir that holds checkpoints is gone on with, unless it may be
@@ -295,7 +298,9 @@ static bool settle_on_model(struct trainer *t, bool best, struct zf_error *err)
 {
     struct train_state ignored;
     if (!best) {
+        trace_begin(t->run->trace, TRACE_HOST, "finish");
         engine_finish(t->run->engine);
+        trace_end(t->run->trace, TRACE_HOST, 0);
         return true;
     }
     char *path = checkpoint_path(t->best_home, t->state.best_step);

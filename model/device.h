@@ -43,6 +43,11 @@ struct device {
     void (*event_record)(struct event *event, struct stream *stream);
     void (*event_order)(struct stream *stream, struct event *event); /* the stream waits for it */
     void (*event_wait)(struct event *event);                         /* the host waits for it */
+    /* An event that notes the time when the stream gets there. Of such: whether it has passed; and
+     * the seconds from one to another that both have passed, of any streams. */
+    struct event *(*event_create_timed)(void);
+    bool (*event_passed)(struct event *event);
+    double (*event_elapsed)(struct event *from, struct event *to);
     /* Calls function(argument) on the host when the stream gets there: on another thread perhaps,
      * one call at a time. The function does not use the device. */
     void (*stream_call)(struct stream *stream, void (*function)(void *), void *argument);

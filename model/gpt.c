@@ -424,6 +424,8 @@ void gpt_train(struct gpt *model, const struct batch *batch, float scale, uint32
     sum_losses(&p, GPT_LOSS_TRAIN);
     model->device->event_record(model->loss_copied, p.stream);
     model->loss_is_due = true;
+    if (hooks && hooks->before_backward)
+        hooks->before_backward(hooks->context);
     model_backward(&p, last);
     gpt_release_batch(model);
 }

@@ -94,6 +94,7 @@ bool gpt_save(struct gpt *model, const char *directory, const char *const *label
 struct gpt_hooks {
     void *context;
     void (*before_layer)(void *context, int layer);    /* forward: its parameters are needed now */
+    void (*before_backward)(void *context);            /* forward is over */
     void (*gradients_ready)(void *context, int layer); /* backward: its gradients are complete */
 };
 

@@ -340,6 +340,8 @@ struct engine *engine_create(const struct engine_config *config, struct device *
     }
     table_fill(e);
     start_workers(e);
+    trace_set_lanes(config->trace, e->down, e->up,
+                    e->workers ? worker_pool_threads(e->workers) : 0);
     engine_forget(e);
     round_parameters(e);
     return e;
@@ -401,6 +403,12 @@ void engine_before_layer(struct engine *e, int layer)
     if (e->arriving[layer])
         e->device->event_order(e->device->compute, e->arrived[layer]);
     e->arriving[layer] = false;
+}
+
+void engine_before_backward(struct engine *e)
+{
+    trace_end(e->config.trace, TRACE_DEVICE, 0); /* the forward pass */
+    trace_begin(e->config.trace, TRACE_DEVICE, "backward");
 }
 
 void engine_settle(struct engine *e)

@@ -52,7 +52,7 @@ struct engine_config {
         deferred_lr_scale; /* of host updates; ENGINE_LR_SQRT: square root of the window's length */
 
     double reserved_cores; /* share of this rank's cores kept from the host workers */
-    struct trace *trace;   /* gets spans of the link, the workers and stalls; borrowed, or NULL */
+    struct trace *trace;   /* gets what the engine has done (offload/trace.h); borrowed, or NULL */
     double worker_delay_seconds; /* tests: workers pause at random before each chunk, up to this */
     uint32_t worker_delay_seed;
 };
@@ -91,6 +91,7 @@ void engine_destroy(struct engine *e);
  * on the device's streams; the host waits for the step's norm alone. */
 void engine_begin_step(struct engine *e, float lr);
 void engine_before_layer(struct engine *e, int layer);
+void engine_before_backward(struct engine *e); /* for the timeline alone */
 void engine_layer_gradients_ready(struct engine *e, int layer);
 /* Whoever else reads the parameters calls this first: what is put on the compute stream from now on
  * sees all that is due. */

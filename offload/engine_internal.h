@@ -12,6 +12,7 @@
 #include "offload/engine.h"
 #include "offload/host_adam.h"
 #include "offload/schedule.h"
+#include "offload/trace.h"
 #include "offload/worker.h"
 
 /* fp32 state in device memory. */
@@ -69,8 +70,8 @@ struct host_work {
     struct worker_job job;
     struct event *handed_over; /* the stream has got there: ticket holds */
     uint64_t ticket;
-    bool begun;       /* since the engine was created or loaded */
-    double submitted; /* when, on data/clock.h's clock */
+    bool begun; /* since the engine was created or loaded */
+    int step;   /* for the timeline: of the job that it has not got yet, else 0 */
 };
 
 /* A group's window and the host update that its last closing started. */
@@ -83,10 +84,9 @@ struct group {
     int due;        /* the step at whose end it becomes visible */
     int oldest_in_flight;
     struct host_work update;
-    float lr;                              /* of the update in flight */
-    int closing_steps;                     /* gradients in the window that it closed */
-    bool has_leaving;                      /* channels left with that closing */
-    double down_began, up_began, up_ended; /* for the timeline, on data/clock.h's clock */
+    float lr;          /* of the update in flight */
+    int closing_steps; /* gradients in the window that it closed */
+    bool has_leaving;  /* channels left with that closing */
 };
 
 /* Pinned memory through which state of channels moves. */
@@ -173,7 +173,6 @@ struct engine {
     size_t host_state_bytes, exchange_bytes;
     struct host_work accumulation; /* the host's addition of staged gradients to its windows */
     bool staging_gradients;        /* this step's have begun to go down */
-    double staging_began;          /* for the timeline */
     double stall_seconds;          /* of this step, so far */
     size_t staged_bytes;
     uint64_t staged_fresh; /* groups whose windows it begins */

@@ -288,6 +288,8 @@ static void move(struct engine *e, struct matrix *m, const int *rows, int n, boo
     int *slots = zf_malloc(sizeof(int) * (size_t)(n + 1));
     for (int i = 0; i < n; i++)
         slots[i] = m->slot_of[rows[i]];
+    const size_t bytes = 3 * sizeof(float) * (size_t)n * (size_t)m->cols;
+    trace_begin(e->config.trace, TRACE_STATE, up ? "state, to the device" : "state, to the host");
     for (int which = 0; which < 3; which++) {
         struct part p = part_of(e, m, which);
         const int *device_rows = p.by_slot ? slots : rows;
@@ -296,7 +298,8 @@ static void move(struct engine *e, struct matrix *m, const int *rows, int n, boo
         else
             rows_down(e, p.host, rows, p.device, device_rows, n, m->cols);
     }
-    report->bytes_moved += 3 * sizeof(float) * (size_t)n * (size_t)m->cols;
+    trace_end(e->config.trace, TRACE_STATE, bytes);
+    report->bytes_moved += bytes;
     free(slots);
 }
 

@@ -40,7 +40,6 @@ static size_t link_bytes(const struct engine *e, const struct matrix *m, int cha
 static void hand_over(void *argument)
 {
     struct host_work *work = argument;
-    work->submitted = clock_seconds();
     work->ticket = worker_pool_submit(work->workers, &work->job);
 }
 
@@ -52,6 +51,7 @@ static void submit(struct engine *e, struct host_work *work, void (*run)(void *,
     work->workers = e->workers;
     work->job = (struct worker_job){run, argument, e->n_tasks};
     work->begun = true;
+    work->step = trace_step(e->config.trace);
     d->stream_call(e->down, hand_over, work);
     d->event_record(work->handed_over, e->down);
 }
@@ -68,19 +68,20 @@ void windows_wait(struct engine *e, const struct host_work *work, struct step_re
     if (done)
         return;
     report->stall_seconds += end - start;
-    trace_span(e->config.trace, TRACE_DEVICE, 0, "stall", start, end);
+    trace_span(e->config.trace, TRACE_HOST, 0, "stall", trace_step(e->config.trace), start, end);
 }
 
-static void stamp(void *argument)
+/* What each worker did for a job that is done. */
+static void trace_work(const struct engine *e, struct host_work *work, const char *name)
 {
-    *(double *)argument = clock_seconds();
-}
-
-/* For the timeline: when the stream gets here. */
-static void stamp_when_there(struct engine *e, struct stream *stream, double *when)
-{
-    if (e->config.trace)
-        e->device->stream_call(stream, stamp, when);
+    double begin, end;
+    if (!work->step)
+        return;
+    for (int w = 0; w < worker_pool_threads(e->workers); w++) {
+        worker_pool_span(e->workers, work->ticket, w, &begin, &end);
+        trace_span(e->config.trace, TRACE_WORKERS, w, name, work->step, begin, end);
+    }
+    work->step = 0;
 }
 
 /* ---- gathering ---- */
@@ -120,18 +121,17 @@ void windows_stage(struct engine *e, int layer)
         return;
     if (!e->staging_gradients) { /* the staging memory is about to change */
         windows_wait(e, &e->accumulation, &waited);
-        if (e->accumulation.begun)
-            trace_span(e->config.trace, TRACE_LINK_DOWN, 0, "gradients", e->staging_began,
-                       e->accumulation.submitted);
-        stamp_when_there(e, e->down, &e->staging_began);
+        trace_work(e, &e->accumulation, "accumulate");
     }
     e->staging_gradients = true;
     e->stall_seconds += waited.stall_seconds;
     e->staged_bytes += bytes;
     const struct channel_set set = channels_in(e, ALL_GROUPS, true);
     engine_follow(e, e->down, e->reducing);
+    trace_begin(e->config.trace, TRACE_LINK_DOWN, "gradients");
     e->device->ops->send_rows(e->down, &e->layers[layer], ROWS_GRADIENT, exchange_dtype(e), &set,
                               1);
+    trace_end(e->config.trace, TRACE_LINK_DOWN, bytes);
 }
 
 /* The groups whose windows begin with this step's gradient. */
@@ -256,8 +256,11 @@ static void let_enter(struct engine *e, const struct group *g, int *rows,
         if (e->config.accumulate == ENGINE_ACCUMULATE_DEVICE)
             continue;
         /* This step's gradient has been sent already: its place takes the windows. */
+        size_t bytes = sizeof(float) * (size_t)n * (size_t)m->cols;
+        trace_begin(e->config.trace, TRACE_STATE, "windows, to the device");
         state_upload_rows(e, m, m->grad, m->window, rows, n);
-        report->bytes_up += sizeof(float) * (size_t)n * (size_t)m->cols;
+        trace_end(e->config.trace, TRACE_STATE, bytes);
+        report->bytes_up += bytes;
     }
 }
 
@@ -309,12 +312,15 @@ static void adopt_choice(struct engine *e, struct group *g, struct step_report *
 static void send_means(struct engine *e, struct group *g, struct step_report *report)
 {
     struct device *d = e->device;
+    size_t bytes = 0;
+    for (int i = 0; i < e->n_matrices; i++)
+        bytes += link_bytes(e, &e->matrices[i], e->matrices[i].deferred[g->index]);
     engine_follow(e, e->down, d->compute);
-    stamp_when_there(e, e->down, &g->down_began);
+    trace_begin(e->config.trace, TRACE_LINK_DOWN, "window");
     const struct channel_set set = channels_in(e, (uint64_t)1 << g->index, false);
     d->ops->send_rows(e->down, &e->all, ROWS_WINDOW, exchange_dtype(e), &set, (float)g->open_steps);
-    for (int i = 0; i < e->n_matrices; i++)
-        report->bytes_down += link_bytes(e, &e->matrices[i], e->matrices[i].deferred[g->index]);
+    trace_end(e->config.trace, TRACE_LINK_DOWN, bytes);
+    report->bytes_down += bytes;
 }
 
 void windows_close(struct engine *e, struct group *g, struct step_report *report)
@@ -355,24 +361,6 @@ static void settle_leaving(struct engine *e, struct group *g, struct step_report
     channels_publish(e);
 }
 
-/* What the link and each worker did for a group's update; and the link up for the one before, which
- * is known to be over by now. */
-static void trace_update(const struct engine *e, struct group *g)
-{
-    struct trace *trace = e->config.trace;
-    double begin, end;
-    if (!trace || !g->update.begun)
-        return;
-    if (e->config.accumulate == ENGINE_ACCUMULATE_DEVICE)
-        trace_span(trace, TRACE_LINK_DOWN, 0, "window", g->down_began, g->update.submitted);
-    for (int w = 0; w < worker_pool_threads(e->workers); w++) {
-        worker_pool_span(e->workers, g->update.ticket, w, &begin, &end);
-        trace_span(trace, TRACE_WORKERS, w, "AdamW", begin, end);
-    }
-    if (g->up_ended > 0)
-        trace_span(trace, TRACE_LINK_UP, 0, "parameters", g->up_began, g->up_ended);
-}
-
 /* One group's channels of a layer get what the host has made of them. */
 static void receive(struct engine *e, int layer, const struct group *g, struct step_report *report)
 {
@@ -394,15 +382,16 @@ static void arrive(struct engine *e, struct group *g, struct step_report *report
 {
     struct device *d = e->device;
     windows_wait(e, &g->update, report);
-    trace_update(e, g);
+    trace_work(e, &g->update, "AdamW");
     engine_follow(e, e->up, d->compute); /* which reads the parameters as they were */
-    stamp_when_there(e, e->up, &g->up_began);
+    size_t before = report->bytes_up;
+    trace_begin(e->config.trace, TRACE_LINK_UP, "parameters");
     for (int layer = 0; layer < e->table->n_layers; layer++) {
         receive(e, layer, g, report);
         d->event_record(e->arrived[layer], e->up);
         e->arriving[layer] = true;
     }
-    stamp_when_there(e, e->up, &g->up_ended);
+    trace_end(e->config.trace, TRACE_LINK_UP, report->bytes_up - before);
     int staleness = e->step - g->oldest_in_flight;
     assert(staleness <= e->interval - 1 + e->lag);
     report->staleness = staleness > report->staleness ? staleness : report->staleness;

@@ -1,13 +1,6 @@
 #include "offload/telemetry.h"
 
-#include "data/alloc.h"
-#include "data/clock.h"
 #include "offload/engine.h"
-
-#include <errno.h>
-#include <stdio.h>
-#include <stdlib.h>
-#include <string.h>
 
 #define BF16_BYTES 2
 
@@ -52,53 +45,4 @@ void telemetry_describe(const struct telemetry *t, size_t n_parameters, json_t *
     json_object_set_new(entry, "staleness", json_integer(t->staleness));
     json_object_set_new(entry, "update_interval", json_integer(t->update_interval));
     json_object_set_new(entry, "selections", json_integer(t->selections));
-}
-
-struct trace {
-    FILE *stream;
-    double start;
-};
-
-/* Chrome's format wants lanes named as threads of a process. */
-static void name_lane(struct trace *t, int lane, const char *name)
-{
-    fprintf(t->stream,
-            "{\"ph\":\"M\",\"name\":\"thread_name\",\"pid\":0,\"tid\":%d,"
-            "\"args\":{\"name\":\"%s\"}},\n",
-            lane, name);
-}
-
-struct trace *trace_create(const char *path, struct zf_error *err)
-{
-    FILE *stream = fopen(path, "w");
-    if (!stream) {
-        zf_fail(err, "%s: cannot be written: %s", path, strerror(errno));
-        return NULL;
-    }
-    struct trace *t = zf_malloc(sizeof *t);
-    *t = (struct trace){stream, clock_seconds()};
-    fputs("[\n", stream);
-    name_lane(t, TRACE_DEVICE, "device");
-    name_lane(t, TRACE_LINK_DOWN, "link: device to host");
-    name_lane(t, TRACE_LINK_UP, "link: host to device");
-    return t;
-}
-
-void trace_destroy(struct trace *t)
-{
-    if (!t)
-        return;
-    fputs("{}]\n", t->stream);
-    fclose(t->stream);
-    free(t);
-}
-
-void trace_span(struct trace *t, enum trace_lane lane, int worker, const char *name, double begin,
-                double end)
-{
-    if (!t)
-        return;
-    fprintf(t->stream,
-            "{\"ph\":\"X\",\"name\":\"%s\",\"pid\":0,\"tid\":%d,\"ts\":%.3f,\"dur\":%.3f},\n", name,
-            (int)lane + worker, 1e6 * (begin - t->start), 1e6 * (end - begin));
 }

@@ -1,10 +1,6 @@
-/* What offloading costs: sums of step reports for the log, and a timeline in Chrome's trace format
- * (https://ui.perfetto.dev opens it) with a lane for the device, for the link each way and for each
- * host worker. */
+/* What offloading costs: sums of step reports, for the log. */
 #ifndef ZF_OFFLOAD_TELEMETRY_H
 #define ZF_OFFLOAD_TELEMETRY_H
-
-#include "data/error.h"
 
 #include <jansson.h>
 #include <stddef.h>
@@ -28,17 +24,5 @@ double telemetry_stall(const struct telemetry *t);
  * (steps, the greatest), update_interval, selections (how many). n_parameters: of the whole model.
  */
 void telemetry_describe(const struct telemetry *t, size_t n_parameters, json_t *entry);
-
-enum trace_lane { TRACE_DEVICE, TRACE_LINK_DOWN, TRACE_LINK_UP, TRACE_WORKERS };
-
-struct trace;
-
-/* Writes `path` as it goes; Perfetto reads it even when the run ends early. */
-struct trace *trace_create(const char *path, struct zf_error *err);
-void trace_destroy(struct trace *t);
-/* A span of a lane, on data/clock.h's clock in seconds. worker: with TRACE_WORKERS its number, else
- * 0. Nothing where t is NULL. */
-void trace_span(struct trace *t, enum trace_lane lane, int worker, const char *name, double begin,
-                double end);
 
 #endif

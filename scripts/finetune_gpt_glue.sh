@@ -9,10 +9,12 @@
 #   TASK        GLUE task: CoLA, SST-2, MRPC, STS-B, QQP, MNLI, QNLI, RTE, WNLI
 #   GLUE_DIR    folder that holds the tasks' folders (scripts/download_glue.sh makes one)
 #   MODEL_DIR   folder with config.json, model.safetensors and a tokenizer (scripts/download_gpt2.sh)
-#   OUTPUT_DIR  where results go (default: output/<task>)
+#   OUTPUT_DIR  where results go (default: output/<task> in the project)
 #   CONFIG      configuration file (default: configs/sample.json, or configs/zenflow.json with TASK)
 #   NPROC       ranks to start with mpirun (default 1)
 #   BUILD_DIR   where zf-train is built (default: build in the project)
+#
+# Where it was installed with the program, it builds nothing, and output/ is in the current folder.
 set -euo pipefail
 root=$(cd "$(dirname "${BASH_SOURCE[0]}")/.." && pwd)
 
@@ -21,19 +23,24 @@ fail() {
     exit 1
 }
 
-bash "$root/scripts/setup.sh"
-bash "$root/scripts/build.sh" "${BUILD_DIR:=$root/build}"
+if [ -f "$root/CMakeLists.txt" ]; then
+    bash "$root/scripts/setup.sh"
+    bash "$root/scripts/build.sh" "${BUILD_DIR:=$root/build}"
+    train=$BUILD_DIR/zf-train output=$root/output
+else
+    train=$(cd "$root/../../bin" && pwd)/zf-train output=$PWD/output
+fi
 
 if [ -z "${TASK:-}${GLUE_DIR:-}${MODEL_DIR:-}" ]; then
     options=(--config "${CONFIG:-$root/configs/sample.json}" --data_dir "$root/data/sample"
-        --tokenizer_name "$root/data/sample/tokenizer" --output_dir "${OUTPUT_DIR:-$root/output/sample}"
+        --tokenizer_name "$root/data/sample/tokenizer" --output_dir "${OUTPUT_DIR:-$output/sample}"
         --overwrite_output_dir)
 else
     [ -n "${TASK:-}" ] || fail "TASK is not set: name a GLUE task, such as TASK=CoLA"
     [ -n "${GLUE_DIR:-}" ] || fail "GLUE_DIR is not set: name the folder that scripts/download_glue.sh made"
     [ -n "${MODEL_DIR:-}" ] || fail "MODEL_DIR is not set: name the folder that scripts/download_gpt2.sh made"
     options=(--config "${CONFIG:-$root/configs/zenflow.json}" --task_name "$TASK" --data_dir "$GLUE_DIR"
-        --model_name_or_path "$MODEL_DIR" --output_dir "${OUTPUT_DIR:-$root/output/$TASK}")
+        --model_name_or_path "$MODEL_DIR" --output_dir "${OUTPUT_DIR:-$output/$TASK}")
 fi
 
 launcher=()
@@ -43,4 +50,4 @@ if [ "${NPROC:-1}" -gt 1 ]; then
         export OMPI_ALLOW_RUN_AS_ROOT=1 OMPI_ALLOW_RUN_AS_ROOT_CONFIRM=1
     fi
 fi
-exec "${launcher[@]}" "$BUILD_DIR/zf-train" "${options[@]}" "$@"
+exec "${launcher[@]}" "$train" "${options[@]}" "$@"

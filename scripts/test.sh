@@ -8,10 +8,6 @@
 set -euo pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")/.."
 bash scripts/setup.sh --tests
-if [ "$(id -u)" -eq 0 ]; then # Open MPI asks root to confirm
-    export OMPI_ALLOW_RUN_AS_ROOT=1 OMPI_ALLOW_RUN_AS_ROOT_CONFIRM=1
-fi
-export OMPI_MCA_rmaps_base_oversubscribe=1 # more ranks than cores are fine in tests
 
 echo "== optimised"
 bash scripts/build.sh build

@@ -191,15 +191,22 @@ static void stream_destroy(struct stream *s)
     free(s);
 }
 
-static void open_event(struct event *event)
+static void open_event(struct event *event, unsigned flags)
 {
-    check_cuda(cudaEventCreateWithFlags(&event->cuda, cudaEventDisableTiming));
+    check_cuda(cudaEventCreateWithFlags(&event->cuda, flags));
 }
 
 static struct event *event_create(void)
 {
     struct event *event = (struct event *)zf_malloc(sizeof *event);
-    open_event(event);
+    open_event(event, cudaEventDisableTiming);
+    return event;
+}
+
+static struct event *event_create_timed(void)
+{
+    struct event *event = (struct event *)zf_malloc(sizeof *event);
+    open_event(event, cudaEventDefault);
     return event;
 }
 
@@ -222,6 +229,26 @@ static void event_order(struct stream *s, struct event *event)
 static void event_wait(struct event *event)
 {
     check_cuda(cudaEventSynchronize(event->cuda));
+}
+
+static bool event_passed(struct event *event)
+{
+    cudaError_t code = cudaEventQuery(event->cuda);
+    if (code == cudaErrorNotReady)
+        return false;
+    check_cuda(code);
+    return true;
+}
+
+/* Events of two streams pass in any order, and nobody promises that times are less than 0 then. */
+static double event_elapsed(struct event *from, struct event *to)
+{
+    float milliseconds;
+    check_cuda(cudaEventElapsedTime(&milliseconds, from->cuda, to->cuda));
+    if (milliseconds > 0)
+        return 1e-3 * milliseconds;
+    check_cuda(cudaEventElapsedTime(&milliseconds, to->cuda, from->cuda));
+    return -1e-3 * milliseconds;
 }
 
 static void stream_call(struct stream *s, void (*function)(void *), void *argument)
@@ -247,7 +274,7 @@ static void upload(struct stream *s, char *dst, const char *src, size_t bytes)
             event_wait(&slot->sent);
         } else {
             slot->memory = host_allocate(SLOT_BYTES);
-            open_event(&slot->sent);
+            open_event(&slot->sent, cudaEventDisableTiming);
         }
         const size_t part = bytes < SLOT_BYTES ? bytes : SLOT_BYTES;
         memcpy(slot->memory, src, part);
@@ -372,6 +399,9 @@ static void fill_device(struct device *d)
     d->event_record = event_record;
     d->event_order = event_order;
     d->event_wait = event_wait;
+    d->event_create_timed = event_create_timed;
+    d->event_passed = event_passed;
+    d->event_elapsed = event_elapsed;
     d->stream_call = stream_call;
     d->copy = copy;
     d->zero = zero;

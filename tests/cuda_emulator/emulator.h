@@ -3,7 +3,8 @@
  * A fault in the program under test (see README.md) prints one sentence to stderr and ends the
  * process with status 1; a test that plants one runs it in a child process.
  *
- * Environment: ZF_EMULATOR_SEED, the first seed (0); ZF_EMULATOR_MEMORY, the device's memory in MiB
+ * Environment: ZF_SEED, of all orders (tests/seed.h); ZF_EMULATOR_SEED, the first seed (0);
+ * ZF_EMULATOR_MEMORY, the device's memory in MiB
  * (4096); ZF_EMULATOR_DEVICES, how many devices there are (1). */
 #ifndef ZF_CUDA_EMULATOR_EMULATOR_H
 #define ZF_CUDA_EMULATOR_EMULATOR_H
@@ -14,7 +15,8 @@
 extern "C" {
 #endif
 
-/* From here on, the order of streams, blocks and threads is a function of the seed alone. */
+/* From here on, the order of streams, blocks and threads is a function of this seed and ZF_SEED
+ * alone. */
 void emulator_seed(uint32_t seed);
 
 struct emulator_counts {

@@ -1,5 +1,7 @@
 #include "internal.h"
 
+#include "tests/seed.h"
+
 #include <errno.h>
 #include <stdarg.h>
 #include <stdio.h>
@@ -26,6 +28,7 @@ long emulator_environment(const char *name, long otherwise)
 void emulator_seed(uint32_t seed)
 {
     dice = (uint64_t)seed * 0x9e3779b97f4a7c15u + 0x632be59bd9b4e019u;
+    dice += (uint64_t)test_seed() * 0xd1342543de82ef95u;
     first_seed = seed;
     seeded = true;
 }
@@ -51,6 +54,7 @@ void emulator_fault(const char *format, ...)
     va_end(arguments);
     emulator_describe_place(place, sizeof place);
     fflush(stdout);
-    fprintf(stderr, "cuda emulator: %s%s (seed %ld)\n", text, place, first_seed);
+    fprintf(stderr, "cuda emulator: %s%s (seed %ld, ZF_SEED=%u)\n", text, place, first_seed,
+            test_seed());
     _exit(1);
 }

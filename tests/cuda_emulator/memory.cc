@@ -9,8 +9,6 @@
 #include <stdlib.h>
 #include <string.h>
 #include <sys/mman.h>
-#include <sys/uio.h>
-#include <unistd.h>
 
 #define ALIGNMENT 256
 #define RED_ZONE  256
@@ -279,31 +277,9 @@ void emulator_check_pointer(const char *kernel, int argument, const void *pointe
     if (!pointer)
         return;
     if (!find_allocation(pointer))
-        emulator_fault("argument %d of kernel %s is %p, which is %s", argument, kernel, pointer,
+        emulator_fault("argument %d of kernel %s is or holds %p, which is %s", argument, kernel,
+                       pointer,
                        in_reserve(pointer) ? "device memory that is not allocated"
                                            : "neither device memory nor pinned memory");
     note_pointer(pointer);
-}
-
-/* Whether this process can read there. */
-static bool is_readable(const void *memory)
-{
-    char byte;
-    struct iovec to = {&byte, 1}, from = {(void *)memory, 1};
-    return process_vm_readv(getpid(), &to, 1, &from, 1, 0) == 1;
-}
-
-/* Words of a struct that are addresses of ordinary memory: a host pointer passed by accident. */
-void emulator_check_struct(const char *kernel, int argument, const void *value, size_t bytes)
-{
-    for (size_t i = 0; i + sizeof(uintptr_t) <= bytes; i += sizeof(uintptr_t)) {
-        uintptr_t word;
-        memcpy(&word, (const char *)value + i, sizeof word);
-        if (in_reserve((void *)word) || find_allocation((void *)word))
-            emulator_check_pointer(kernel, argument, (void *)word);
-        else if (word >= 0x500000000000u && word >> 47 == 0 && is_readable((void *)word))
-            emulator_fault("argument %d of kernel %s holds %p, which is neither device memory nor "
-                           "pinned memory",
-                           argument, kernel, (void *)word);
-    }
 }

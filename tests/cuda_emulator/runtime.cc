@@ -27,6 +27,7 @@ static const struct {
     {cudaErrorMemoryAllocation, "out of memory"},
     {cudaErrorNoDevice, "no CUDA-capable device is detected"},
     {cudaErrorInvalidDevice, "invalid device ordinal"},
+    {cudaErrorInvalidResourceHandle, "invalid resource handle"},
     {cudaErrorNotReady, "device not ready"},
 };
 

@@ -5,6 +5,10 @@
 
 #include "internal.h"
 
+extern "C" {
+#include "data/clock.h"
+}
+
 #include <algorithm>
 #include <deque>
 #include <map>
@@ -16,6 +20,7 @@
 
 struct record {
     bool done;
+    double milliseconds; /* when, on the device's clock */
 };
 
 struct operation {
@@ -30,6 +35,7 @@ struct CUstream_st {
 };
 
 struct CUevent_st {
+    bool has_time;
     std::shared_ptr<record> newest; /* NULL: never recorded */
 };
 
@@ -312,11 +318,17 @@ cudaError_t cudaLaunchHostFunc(cudaStream_t stream, cudaHostFn_t function, void 
 
 /* Events. */
 
+/* The device's clock: it has another zero than the host's, and goes a little faster. */
+static double device_milliseconds()
+{
+    return 1e3 * (1 + 1e-4) * clock_seconds() - 1e5;
+}
+
 cudaError_t cudaEventCreateWithFlags(cudaEvent_t *event, unsigned flags)
 {
     emulator_enter("cudaEventCreate");
-    (void)flags;
     *event = new CUevent_st();
+    (*event)->has_time = !(flags & cudaEventDisableTiming);
     return cudaSuccess;
 }
 
@@ -333,6 +345,7 @@ cudaError_t cudaEventRecord(cudaEvent_t event, cudaStream_t stream)
     std::shared_ptr<record> mine = std::make_shared<record>();
     event->newest = mine;
     emulator_enqueue(stream, "the record of an event", [mine] {
+        mine->milliseconds = device_milliseconds();
         mine->done = true;
         return EMULATOR_DONE;
     });
@@ -366,4 +379,18 @@ cudaError_t cudaEventQuery(cudaEvent_t event)
         return cudaSuccess;
     emulator_run_some();
     return event->newest->done ? cudaSuccess : cudaErrorNotReady;
+}
+
+cudaError_t cudaEventElapsedTime(float *milliseconds, cudaEvent_t from, cudaEvent_t to)
+{
+    emulator_enter("cudaEventElapsedTime");
+    for (cudaEvent_t event : {from, to}) {
+        if (!event->has_time || !event->newest)
+            return cudaErrorInvalidResourceHandle;
+        if (!event->newest->done)
+            return cudaErrorNotReady;
+    }
+    double elapsed = to->newest->milliseconds - from->newest->milliseconds;
+    *milliseconds = elapsed > 0 ? (float)elapsed : 0;
+    return cudaSuccess;
 }

@@ -88,6 +88,38 @@ static void waits_mean_the_newest_record(void **)
     check_cuda(cudaFree(x));
 }
 
+/* An event's time is when its stream gets there, not when the host records it: between two records
+ * the host sleeps, and nothing runs in the meantime but now and then. */
+static void events_have_the_time_of_the_stream(void **)
+{
+    struct stream *s = new_stream();
+    cudaEvent_t first, second, untimed;
+    check_cuda(cudaEventCreateWithFlags(&first, cudaEventDefault));
+    check_cuda(cudaEventCreateWithFlags(&second, cudaEventDefault));
+    check_cuda(cudaEventCreateWithFlags(&untimed, cudaEventDisableTiming));
+    float milliseconds;
+    int n_late = 0, n_not_ready = 0;
+    for (uint32_t seed = 0; seed < N_SEEDS; seed++) {
+        emulator_seed(seed);
+        check_cuda(cudaEventRecord(first, s->cuda));
+        usleep(20000);
+        check_cuda(cudaEventRecord(second, s->cuda));
+        n_not_ready += cudaEventElapsedTime(&milliseconds, first, second) == cudaErrorNotReady;
+        check_cuda(cudaStreamSynchronize(s->cuda));
+        check_cuda(cudaEventElapsedTime(&milliseconds, first, second));
+        n_late += milliseconds < 10;
+    }
+    assert_in_range(n_late, N_SEEDS / 2, N_SEEDS);
+    assert_in_range(n_not_ready, N_SEEDS / 2, N_SEEDS);
+    check_cuda(cudaEventRecord(untimed, s->cuda));
+    assert_int_equal(cudaEventElapsedTime(&milliseconds, first, untimed),
+                     cudaErrorInvalidResourceHandle);
+    check_cuda(cudaEventDestroy(first));
+    check_cuda(cudaEventDestroy(second));
+    check_cuda(cudaEventDestroy(untimed));
+    destroy_stream(s);
+}
+
 static void nothing_runs_before_somebody_waits(void **)
 {
     struct stream *s = new_stream();
@@ -248,6 +280,64 @@ static void plant_host_pointer_in_struct()
     LAUNCH(read_struct, 1, 1, 0, s, device_array<float>(1), with_pointer{3, ordinary});
 }
 
+/* Two words of padding, one of them whole; a number as wide as a pointer; pointers in an array of
+ * structs. */
+struct with_padding {
+    const float *x;
+    int n;
+    alignas(16) uint64_t number;
+    alignas(16) struct with_pointer inner[2];
+    bool flag;
+};
+
+__global__ static void read_all(float *y, struct with_padding from)
+{
+    y[0] = from.x[from.n] + from.inner[1].x[from.inner[1].n];
+}
+
+/* With the bits of a host pointer wherever there is no pointer, and in `wrong`: 0: nowhere else, 1:
+ * in the last of the pointers; 2: there those of memory that was freed. */
+static void launch_with_padding(int wrong)
+{
+    struct stream *s = new_stream();
+    float ordinary[N], values[N] = {1, 2, 3};
+    const float *x = device_copy(values, N), *host = ordinary;
+    float *y = device_array<float>(1);
+    union {
+        struct with_padding value;
+        const float *words[sizeof(struct with_padding) / sizeof host];
+    } from;
+    for (const float *&word : from.words)
+        word = host;
+    from.value.x = from.value.inner[0].x = from.value.inner[1].x = x;
+    from.value.n = from.value.inner[0].n = from.value.inner[1].n = 1;
+    if (wrong)
+        from.value.inner[1].x = host;
+    if (wrong == 2) {
+        from.value.inner[1].x = device_array<float>(N);
+        check_cuda(cudaFree((void *)from.value.inner[1].x));
+    }
+    float sum;
+    LAUNCH(read_all, 1, 1, 0, s, y, from.value);
+    read_back(&sum, y, 1);
+    assert_true(sum == 4);
+    check_cuda(cudaFree((void *)x));
+    check_cuda(cudaFree(y));
+    destroy_stream(s);
+}
+
+template <int wrong> static void plant_with_padding()
+{
+    launch_with_padding(wrong);
+}
+
+static void pointers_in_structs_are_told_from_the_rest(void **)
+{
+    launch_with_padding(0);
+    assert_fault(plant_with_padding<1>, "argument 2 of kernel read_all is or holds");
+    assert_fault(plant_with_padding<2>, "not allocated");
+}
+
 static void plant_long_copy()
 {
     float values[N + 1] = {};
@@ -276,9 +366,9 @@ static void wrong_pointers_are_caught(void **)
 {
     assert_fault(plant_host_access, "host code touches device memory");
     assert_fault(plant_host_access_in_host_function, "host code touches device memory");
-    assert_fault(plant_host_pointer, "argument 1 of kernel add is");
+    assert_fault(plant_host_pointer, "argument 1 of kernel add is or holds");
     assert_fault(plant_pointer_behind, "not allocated");
-    assert_fault(plant_host_pointer_in_struct, "argument 2 of kernel read_struct holds");
+    assert_fault(plant_host_pointer_in_struct, "argument 2 of kernel read_struct is or holds");
     assert_fault(plant_long_copy, "a copy's destination: 260 bytes from byte 0 on");
     assert_fault(plant_empty_grid, "kernel add is launched with a grid of (0, 1, 1)");
     assert_fault(plant_call_in_host_function, "is called by a host function");
@@ -440,15 +530,18 @@ int main(void)
         cmocka_unit_test(events_order_streams),
         cmocka_unit_test(a_missing_event_is_a_wrong_result),
         cmocka_unit_test(waits_mean_the_newest_record),
+        cmocka_unit_test(events_have_the_time_of_the_stream),
         cmocka_unit_test(nothing_runs_before_somebody_waits),
         cmocka_unit_test(host_functions_run_in_their_turn),
         cmocka_unit_test(copies_keep_their_promises),
         cmocka_unit_test(pinned_memory_is_read_late),
         cmocka_unit_test(memory_is_finite),
         cmocka_unit_test(wrong_pointers_are_caught),
+        cmocka_unit_test(pointers_in_structs_are_told_from_the_rest),
         cmocka_unit_test(products_accumulate_in_fp32),
         cmocka_unit_test(epilogues_agree),
         cmocka_unit_test(crooked_matrices_are_caught),
     };
+    test_print_seed();
     return cmocka_run_group_tests(tests, set_up_products, tear_down_products);
 }

@@ -32,19 +32,25 @@ __global__ static void note_order(unsigned *order, unsigned *next)
     order[atomicAdd(next, 1u)] = blockIdx.x * blockDim.x + threadIdx.x;
 }
 
+/* The test's own seed, and that of the run. */
 static void seeds_decide_the_order(void **)
 {
+    static const uint32_t seeds[4][2] = {{1, 5}, {2, 5}, {1, 6}, {1, 5}};
+    const uint32_t of_run = test_seed();
     struct stream *s = new_stream();
     unsigned *order = device_array<unsigned>(256), *next = device_array<unsigned>(1);
-    unsigned seen[3][256];
-    for (int i = 0; i < 3; i++) {
-        emulator_seed(i == 2 ? 1 : (uint32_t)i + 1);
+    unsigned seen[4][256];
+    for (int i = 0; i < 4; i++) {
+        test_set_seed(seeds[i][1]);
+        emulator_seed(seeds[i][0]);
         check_cuda(cudaMemsetAsync(next, 0, sizeof *next, s->cuda));
         LAUNCH(note_order, 4, 64, 0, s, order, next);
         read_back(seen[i], order, 256);
     }
     assert_memory_not_equal(seen[0], seen[1], sizeof seen[0]);
-    assert_memory_equal(seen[0], seen[2], sizeof seen[0]);
+    assert_memory_not_equal(seen[0], seen[2], sizeof seen[0]);
+    assert_memory_equal(seen[0], seen[3], sizeof seen[0]);
+    test_set_seed(of_run);
     check_cuda(cudaFree(order));
     check_cuda(cudaFree(next));
     destroy_stream(s);
@@ -428,5 +434,6 @@ int main(void)
         cmocka_unit_test(a_crooked_address_is_caught),
         cmocka_unit_test(too_much_shared_memory_is_caught),
     };
+    test_print_seed();
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -6,6 +6,7 @@
 extern "C" {
 #include "tests/testing.h"
 }
+#include "tests/seed.h"
 
 #include "emulator.h"
 #include "model/cuda/intrinsics.cuh"

@@ -10,6 +10,7 @@ commands() { # COMMAND => the file that runs it
     cat <<'END_OF_LIST'
 bash scripts/finetune_gpt_glue.sh => tests/e2e/finetune_script.sh
 bash scripts/test.sh => .ci/run
+cmake --install build --prefix ~/.local => tests/e2e/install.sh
 bash scripts/download_glue.sh ~/glue CoLA SST-2 => tests/e2e/download.sh
 bash scripts/download_gpt2.sh ~/gpt2 => tests/e2e/download.sh
 TASK=CoLA GLUE_DIR=~/glue MODEL_DIR=~/gpt2 NPROC=2 bash scripts/finetune_gpt_glue.sh => tests/e2e/finetune_script.sh

@@ -3,6 +3,7 @@
 #ifndef ZF_TESTS_GPU_CUDA_TESTING_H
 #define ZF_TESTS_GPU_CUDA_TESTING_H
 
+#include "tests/seed.h"
 #include "tests/testing.h"
 
 #include "data/alloc.h"
@@ -30,7 +31,11 @@ __attribute__((unused)) static void cuda_order(uint32_t order)
 /* The CUDA device; ends the program as skipped, saying why, where there is none. */
 __attribute__((unused)) static struct device *cuda_device(void)
 {
+    static bool printed;
     struct zf_error err;
+    if (emulator_seed && !printed)
+        test_print_seed();
+    printed = true;
     struct device *device = device_cuda(0, &err);
     if (device)
         return device;

@@ -4,6 +4,7 @@
 #include "tests/comm_checks.h"
 
 #include "data/log.h"
+#include "tests/seed.h"
 
 #define MANY         ((size_t)5003)
 #define OVER_STAGING (((size_t)4 << 18) + 3) /* floats: more than the staging buffer holds */
@@ -113,6 +114,16 @@ static void attaches_again(void **state)
     }
 }
 
+/* Rank 0's, which may be a fresh one. */
+static void share_seed(void)
+{
+    uint32_t seed = test_seed();
+    comm_broadcast(world, &seed, sizeof seed, 0);
+    test_set_seed(seed);
+    if (comm_rank(world) == 0)
+        test_print_seed();
+}
+
 static _Noreturn void reduce_forever(void)
 {
     for (;;)
@@ -136,6 +147,8 @@ int main(int argc, char **argv)
     struct zf_error err;
     world = comm_create();
     log_set_rank(comm_rank(world));
+    if (emulator_seed)
+        share_seed();
     int count = device_cuda_count();
     device = device_cuda(count > 0 ? comm_local_rank(world) % count : 0, &err);
     if (!device) {

@@ -1,6 +1,8 @@
 /* The CUDA device: memory, copies of ordinary and of pinned memory, streams, events, calls. */
 #include "tests/gpu/cuda_testing.h"
 
+#include <math.h>
+
 #define N ((size_t)100003)
 
 static struct device *cuda;
@@ -161,6 +163,42 @@ static void events_order_streams(void **state)
     }
 }
 
+/* The device's own time, of any streams: of work given at once, each piece takes some, and all
+ * together what they take together; and the host need not wait to be told. */
+static void timed_events_tell_the_devices_time(void **state)
+{
+    (void)state;
+    enum { PIECES = 4, BYTES = 8 << 20 };
+    struct stream *other = cuda->stream_create();
+    struct event *event[PIECES + 1];
+    char *memory = cuda->allocate(BYTES);
+    double sum = 0;
+    for (int i = 0; i <= PIECES; i++) {
+        event[i] = cuda->event_create_timed();
+        struct stream *stream = i % 2 ? other : cuda->compute;
+        if (i > 0) {
+            cuda->event_order(stream, event[i - 1]);
+            cuda->zero(stream, memory, BYTES);
+        }
+        cuda->event_record(event[i], stream);
+    }
+    while (!cuda->event_passed(event[PIECES]))
+        ;
+    for (int i = 0; i < PIECES; i++) {
+        double seconds = cuda->event_elapsed(event[i], event[i + 1]);
+        assert_true(seconds > 0);
+        sum += seconds;
+    }
+    double whole = cuda->event_elapsed(event[0], event[PIECES]);
+    assert_true(fabs(sum - whole) < 1e-5);
+    assert_true(fabs(cuda->event_elapsed(event[PIECES], event[0]) + whole) < 1e-5);
+    for (int i = 0; i <= PIECES; i++)
+        cuda->event_destroy(event[i]);
+    cuda->release(memory);
+    cuda->stream_wait(other);
+    cuda->stream_destroy(other);
+}
+
 static void an_event_never_recorded_has_passed(void **state)
 {
     (void)state;
@@ -254,6 +292,7 @@ int main(void)
         cmocka_unit_test(ordinary_memory_is_read_at_once),
         cmocka_unit_test(pinned_memory_is_read_in_the_stream),
         cmocka_unit_test(events_order_streams),
+        cmocka_unit_test(timed_events_tell_the_devices_time),
         cmocka_unit_test(an_event_never_recorded_has_passed),
         cmocka_unit_test(calls_come_in_order),
         cmocka_unit_test(nothing_is_copied),

@@ -480,6 +480,8 @@ static void each_dropout_has_a_site_of_its_own(void **state)
 
 /* Hooks. */
 
+#define BACKWARD (-1)
+
 struct calls {
     struct gpt *model;
     int layers[16];
@@ -504,6 +506,12 @@ static void note_needed(void *context, int layer)
     c->layers[c->n++] = layer;
 }
 
+static void note_backward(void *context)
+{
+    struct calls *c = context;
+    c->layers[c->n++] = BACKWARD;
+}
+
 static void note_ready(void *context, int layer)
 {
     struct calls *c = context;
@@ -513,24 +521,27 @@ static void note_ready(void *context, int layer)
 
 static void check_calls(enum gpt_head head, int count)
 {
-    static const int order[] = {0, 1, 2, 3, 3, 2, 1, 0};
+    static const int order[] = {0, 1, 2, 3, BACKWARD, 3, 2, 1, 0};
     struct gpt *model = make_model(head, 0.1f);
     struct example *e = new_example(1);
     struct calls calls = {.model = model};
-    struct gpt_hooks hooks = {&calls, note_needed, note_ready};
+    const struct gpt_hooks hooks = {.context = &calls,
+                                    .before_layer = note_needed,
+                                    .before_backward = note_backward,
+                                    .gradients_ready = note_ready};
     assert_int_equal(gpt_params(model)->n_layers, 4);
     make_example(e, head, 0, N_SEQS);
     gpt_train(model, &e->batch, 1, SEED, STEP, false, &hooks);
-    assert_int_equal(calls.n, 4); /* no gradient is ready before the last micro-batch */
+    assert_int_equal(calls.n, 5); /* no gradient is ready before the last micro-batch */
     calls.n = 0;
     make_example(e, head, 0, count);
     gpt_take_loss(model);
     gpt_train(model, &e->batch, 1, SEED, STEP, true, &hooks);
     double loss = gpt_take_loss(model);
     assert_true(count > 0 ? loss > 0 : loss == 0);
-    assert_int_equal(calls.n, 8);
+    assert_int_equal(calls.n, 9);
     assert_memory_equal(calls.layers, order, sizeof order);
-    for (int i = 4; i < 8; i++) {
+    for (int i = 5; i < 9; i++) {
         assert_true(calls.norms[i] > 0);
         assert_true(calls.norms[i] == layer_norm_of(model, order[i]));
     }

@@ -5,6 +5,7 @@
 #include "cmd/bench_device.h"
 #include "cmd/bench_kernels_cases.h"
 #include "cmd/bench_options.h"
+#include "data/clock.h"
 
 #include <math.h>
 
@@ -106,29 +107,78 @@ static void all_run_at_odd_shapes(void **state)
         b.product = products[i].product;
         kernel_run_product(&b);
     }
+    for (int i = 0; i < b.shape.n; i++)
+        b.losses[i] = NAN;
     for (int i = 0; i < n_kernel_cases; i++)
         kernel_cases[i].run(&b);
-    assert_true(b.losses[0] == b.losses[0]);
+    /* Cross-entropy has written 8, of logits that are small, squared error the first 3. */
+    for (int i = 0; i < b.shape.n; i++) {
+        const float loss = b.losses[i];
+        if (!(i < 3 ? loss >= 0 && loss < 1 : i < 8 ? fabs(loss - log(100)) < 0.1 : isnan(loss)))
+            fail_msg("loss %d is %g", i, (double)loss);
+    }
     kernel_bench_destroy(&b);
 }
 
+/* Work that takes no less than a known time, and is counted. */
+#define WORK_SECONDS 2e-4
 static int calls;
+static double copied, multiplied; /* bytes and FLOPs of one */
 
-static void count_call(void *argument)
+static void work(void *argument)
 {
-    calls += *(int *)argument;
+    (void)argument;
+    double begin = clock_seconds();
+    while (clock_seconds() - begin < WORK_SECONDS)
+        ;
+    calls++;
 }
 
-static void rates_and_times_are_positive(void **state)
+static void work_copy(struct stream *stream, void *dst, const void *src, size_t bytes)
+{
+    (void)stream, (void)dst, (void)src;
+    copied = fmax(copied, (double)bytes); /* others bring random values */
+    work(NULL);
+}
+
+static void work_matmul(struct stream *stream, void *c, const void *a, const void *b,
+                        const struct matmul *p)
+{
+    (void)stream, (void)c, (void)a, (void)b;
+    multiplied = 2.0 * p->m * p->n * p->k;
+    work(NULL);
+}
+
+/* However busy the machine is: a run takes as long as its work, and the upper half of three rounds
+ * is no longer than all that was measured. */
+static void seconds_are_those_of_a_run(void **state)
 {
     (void)state;
-    struct device *device = device_cpu(1);
-    int one = 1;
-    assert_true(bench_seconds(device, 3, count_call, &one) > 0);
-    assert_in_range(calls, 5, 2 + 3 * 1000);
-    struct bench_rates rates = bench_measure_rates(device, 32, 3);
+    calls = 0;
+    double begin = clock_seconds();
+    double seconds = bench_seconds(device_cpu(1), 3, work, NULL), whole = clock_seconds() - begin;
+    int runs = (calls - 2) / 3; /* of a round, behind two to begin with */
+    assert_int_equal(calls, 2 + 3 * runs);
+    assert_in_range(runs, 1, (int)(BENCH_ROUND_SECONDS / WORK_SECONDS) + 1);
+    assert_true(seconds >= WORK_SECONDS && 2 * runs * seconds <= whole);
+}
+
+static void rates_are_those_of_their_work(void **state)
+{
+    (void)state;
+    struct device device = *device_cpu(1);
+    struct ops ops = *device.ops;
+    device.copy = work_copy;
+    ops.matmul = work_matmul;
+    device.ops = &ops;
+    double begin = clock_seconds();
+    struct bench_rates rates = bench_measure_rates(&device, 32, 3);
+    double whole = clock_seconds() - begin;
     assert_int_equal(rates.side, 32);
-    assert_true(rates.copy > 1e6 && rates.product > 1e6);
+    assert_true(copied == 4 * 32 * 32 * 32);
+    assert_true(multiplied == 2 * 32 * 32 * 32);
+    assert_true(rates.copy <= 2 * copied / WORK_SECONDS && rates.copy >= 2 * copied / whole);
+    assert_true(rates.product <= multiplied / WORK_SECONDS && rates.product >= multiplied / whole);
 }
 
 static void medians(void **state)
@@ -203,7 +253,8 @@ int main(void)
         cmocka_unit_test(costs_are_those_of_every_array_once),
         cmocka_unit_test(a_product_costs_its_operands_and_its_epilogue),
         cmocka_unit_test(all_run_at_odd_shapes),
-        cmocka_unit_test(rates_and_times_are_positive),
+        cmocka_unit_test(seconds_are_those_of_a_run),
+        cmocka_unit_test(rates_are_those_of_their_work),
         cmocka_unit_test(medians),
         cmocka_unit_test(options_set_their_fields),
         cmocka_unit_test(options_refuse_what_they_cannot_take),

@@ -3,6 +3,8 @@
 #ifndef ZF_CUDA_EMULATOR_EMULATOR_KERNEL_H
 #define ZF_CUDA_EMULATOR_EMULATOR_KERNEL_H
 
+#include "emulator_members.h"
+
 #include <math.h>
 #include <tuple>
 #include <type_traits>
@@ -138,19 +140,7 @@ struct emulator_launch_shape {
 };
 
 void emulator_check_pointer(const char *kernel, int argument, const void *pointer);
-void emulator_check_struct(const char *kernel, int argument, const void *value, size_t bytes);
 void emulator_enqueue_kernel(const emulator_launch_shape &shape, emulator_bound *bound);
-
-template <typename T>
-static inline void emulator_check_argument(const char *kernel, int argument, const T &value)
-{
-    if constexpr (std::is_pointer<T>::value)
-        emulator_check_pointer(kernel, argument, (const void *)value);
-    else if constexpr (std::is_class<T>::value)
-        emulator_check_struct(kernel, argument, &value, sizeof value);
-    else
-        (void)kernel, (void)argument, (void)value;
-}
 
 template <typename... P> struct emulator_bound_to final : emulator_bound {
     void (*kernel)(P...);
@@ -172,8 +162,8 @@ template <typename... P> struct emulator_launcher {
     {
         static_assert((sizeof(P) + ... + 0) <= 4096, "a kernel takes 4096 bytes of arguments");
         int i = 0;
-        (emulator_check_argument(shape.name, ++i, arguments), ...);
-        (void)i;
+        const auto check = [&](const void *p) { emulator_check_pointer(shape.name, i, p); };
+        ((++i, emulator_each_pointer(arguments, check)), ...);
         emulator_enqueue_kernel(shape, new emulator_bound_to<P...>(kernel, arguments...));
     }
 };

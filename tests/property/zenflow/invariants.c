@@ -3,6 +3,7 @@
 #include "tests/cuda_emulator/emulator.h"
 #include "tests/property/zenflow/oracle.h"
 #include "tests/property/zenflow/problem.h"
+#include "tests/seed.h"
 #include "tests/testing.h"
 
 #include "data/alloc.h"
@@ -10,6 +11,7 @@
 #include "data/file.h"
 
 #include <math.h>
+#include <sys/wait.h>
 
 /* Where this is linked with the emulator. */
 extern struct emulator_counts emulator_counts(void) __attribute__((weak));
@@ -730,6 +732,53 @@ static void launches(void **state)
     assert_true(many <= 2 * LAYERS + 5);
 }
 
+/* What problems are made of with a seed of the run, of which a process has one: so a child tells.
+ */
+static void describe_with(uint32_t seed, char *text, size_t bytes)
+{
+    int ends[2];
+    assert_int_equal(pipe(ends), 0);
+    pid_t child = fork();
+    if (child == 0) {
+        test_set_seed(seed);
+        for (unsigned i = 0; i < 4; i++) {
+            struct engine_config c = problem_random_config(i);
+            dprintf(ends[1], "%s\n", problem_describe(&c));
+        }
+        _exit(0);
+    }
+    close(ends[1]);
+    size_t n = 0;
+    for (ssize_t got; (got = read(ends[0], text + n, bytes - 1 - n)) > 0;)
+        n += (size_t)got;
+    text[n] = 0;
+    close(ends[0]);
+    waitpid(child, NULL, 0);
+}
+
+/* ZF_SEED makes other problems, and the same again. */
+static void seeds(void **state)
+{
+    (void)state;
+    char first[2048], again[2048], other[2048];
+    describe_with(1, first, sizeof first);
+    describe_with(1, again, sizeof again);
+    describe_with(2, other, sizeof other);
+    assert_non_null(strstr(first, "topk"));
+    assert_string_equal(first, again);
+    assert_string_not_equal(first, other);
+}
+
+/* Rank 0's, which may be a fresh one. */
+static void share_seed(void)
+{
+    uint32_t seed = test_seed();
+    comm_broadcast(world, &seed, sizeof seed, 0);
+    test_set_seed(seed);
+    if (comm_rank(world) == 0)
+        test_print_seed();
+}
+
 static bool open_device(bool cuda)
 {
     struct zf_error err;
@@ -762,6 +811,7 @@ int main(int argc, char **argv)
         cmocka_unit_test(refusals),
         cmocka_unit_test(auto_interval),
         cmocka_unit_test(launches),
+        cmocka_unit_test(seeds),
     };
     if (argc != 2 && !(argc == 3 && strcmp(argv[2], "cuda") == 0)) {
         fprintf(stderr, "usage: zenflow_invariants NAME [cuda]\n");
@@ -772,6 +822,7 @@ int main(int argc, char **argv)
             continue;
         world = comm_create();
         alone = comm_create_alone();
+        share_seed();
         if (!open_device(argc == 3))
             return 77;
         comm_attach(world, problem_device);
