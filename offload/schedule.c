@@ -9,12 +9,6 @@ struct range schedule_owned(int matrix, int rows, int ranks, int rank)
     return (struct range){(int)((long)rows * r / ranks), (int)((long)rows * (r + 1) / ranks)};
 }
 
-int schedule_first_of_group(int matrix, int from, int group, int interval)
-{
-    int group_of_from = (int)(((long)from + matrix) % interval);
-    return from + (group - group_of_from + interval) % interval;
-}
-
 bool schedule_closes(int group, int elapsed, int interval, bool stagger)
 {
     return elapsed % interval == (stagger ? group : interval - 1);

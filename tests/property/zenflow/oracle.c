@@ -158,6 +158,22 @@ static void select_channels(struct oracle *o, int since_warm_up)
         o->channels[i].important = o->target[i];
 }
 
+/* The group of a channel, by laying block after block until it is covered. The problems' matrices
+ * are far too small for long blocks: they have four for each group, or fewer where they lack rows.
+ */
+static int group_of(const struct channel *c, int interval)
+{
+    int rows = c->param->rows, blocks = 4 * interval, group = c->matrix % interval;
+    assert_true(rows * c->cols < 16384);
+    while (blocks > interval && blocks > rows)
+        blocks -= interval;
+    for (int covered = 0, block = 0;; block++, group = (group + 1) % interval) {
+        covered += rows / blocks + (block < rows % blocks);
+        if (c->row < covered)
+            return group;
+    }
+}
+
 static double deferred_lr(const struct oracle *o, const struct channel *c, double lr)
 {
     double scale = o->config.deferred_lr_scale;
@@ -250,7 +266,7 @@ void oracle_step(struct oracle *o, const float *grads, float lr)
     arrive(o, interval, lag);
     for (int i = 0; i < o->n_channels; i++) {
         const struct channel *c = &o->channels[i];
-        int group = (c->row + c->matrix) % interval, t = elapsed < 0 ? 0 : elapsed;
+        int group = group_of(c, interval), t = elapsed < 0 ? 0 : elapsed;
         bool closes = k->stagger ? t % interval == group : t % interval == interval - 1;
         if (closes && c->selectable)
             close_window(o, i, lr, interval, lag);
