@@ -84,6 +84,14 @@ struct group {
     double down_began, up_began, up_ended; /* for the timeline, on data/clock.h's clock */
 };
 
+/* Steps by the clock. */
+struct timing {
+    double since; /* seconds on data/clock.h's clock; 0: it has not begun */
+    int steps;    /* since then */
+    double stall; /* seconds of them that waited for the host */
+    double busy;  /* seconds that workers had worked before */
+};
+
 /* Pinned memory through which state of channels moves. */
 struct staging {
     char *memory;
@@ -155,7 +163,7 @@ struct engine {
     /* update_interval 0: what the rule has seen since it last chose */
     double *important_norm, *deferred_norm; /* (n_matrices) sums over steps */
     int observed_steps;
-    double observed_since, observed_stall, observed_busy; /* seconds */
+    struct timing timing;
     int least_interval; /* with which the host keeps up; 0: not measured yet */
 
     bool defers;                  /* any matrix is selectable, on whatever rank its channels are */

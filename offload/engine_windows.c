@@ -437,17 +437,39 @@ static void note_norms(struct engine *e)
     e->observed_steps++;
 }
 
-/* The shortest window with which the host keeps up, on the slowest rank: what it needs for all its
- * channels once, over what a step takes without waiting. */
+/* A step is over: the first that is seen only starts the clock. */
+static void time_step(struct engine *e, const struct step_report *report)
+{
+    struct timing *t = &e->timing;
+    if (t->since > 0) {
+        t->steps++;
+        t->stall += report->stall_seconds + e->stall_seconds;
+        return;
+    }
+    t->since = clock_seconds();
+    t->busy = worker_pool_busy_seconds(e->workers);
+}
+
+/* Whether it is known, or can be said, which windows are too short for the host. */
+static bool is_timed(const struct engine *e)
+{
+    return e->least_interval > 0 || e->timing.steps > 0 || e->config.step_seconds > 0 ||
+           !e->config.auto_keeps_up;
+}
+
+/* The shortest window with which the host keeps up, on the slowest rank. */
 static int least_interval(struct engine *e)
 {
-    double now = clock_seconds(), busy = worker_pool_busy_seconds(e->workers);
-    double threads = worker_pool_threads(e->workers);
-    double step = (now - e->observed_since - e->observed_stall) / e->observed_steps;
-    double host = (busy - e->observed_busy) / threads / e->observed_steps * e->interval;
-    double lag = e->lag > 1 ? e->lag : 1;
-    double least = comm_max(e->comm, step > 0 ? host / step / lag : 1);
-    return least < ENGINE_MAX_INTERVAL ? (int)ceil(least) : ENGINE_MAX_INTERVAL;
+    const struct timing *t = &e->timing;
+    double step = e->config.step_seconds, host = e->config.host_seconds;
+    if (!e->config.auto_keeps_up)
+        return 1;
+    if (step <= 0) {
+        double busy = worker_pool_busy_seconds(e->workers) - t->busy;
+        step = (clock_seconds() - t->since - t->stall) / t->steps;
+        host = busy / worker_pool_threads(e->workers) / t->steps * e->interval;
+    }
+    return (int)comm_max(e->comm, schedule_least_interval(host, step, ENGINE_MAX_INTERVAL));
 }
 
 static void observe_anew(struct engine *e)
@@ -455,9 +477,6 @@ static void observe_anew(struct engine *e)
     memset(e->important_norm, 0, sizeof(double) * (size_t)e->n_matrices);
     memset(e->deferred_norm, 0, sizeof(double) * (size_t)e->n_matrices);
     e->observed_steps = 0;
-    e->observed_stall = 0;
-    e->observed_since = clock_seconds();
-    e->observed_busy = worker_pool_busy_seconds(e->workers);
 }
 
 /* Whether deferred gradients have gathered as much, in auto_ratio of the matrices, as an important
@@ -478,15 +497,13 @@ void windows_choose_interval(struct engine *e, struct step_report *report)
 {
     if (e->config.update_interval != 0 || !e->workers || !e->selected)
         return;
-    if (e->observed_steps == 0)
-        observe_anew(e);
     note_norms(e);
-    e->observed_stall += report->stall_seconds;
+    time_step(e, report);
     int seen = e->observed_steps;
-    if (seen < e->config.apply_lag || (!is_due(e) && seen < ENGINE_MAX_INTERVAL))
+    if (seen < e->config.apply_lag || (!is_due(e) && seen < ENGINE_MAX_INTERVAL) || !is_timed(e))
         return;
     if (e->least_interval == 0)
-        e->least_interval = e->config.auto_keeps_up ? least_interval(e) : 1;
+        e->least_interval = least_interval(e);
     observe_anew(e);
     int chosen = seen > e->least_interval ? seen : e->least_interval;
     if (abs(chosen - e->interval) * INTERVAL_SLACK <= e->interval)

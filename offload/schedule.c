@@ -1,5 +1,7 @@
 #include "offload/schedule.h"
 
+#include <math.h>
+
 /* Products such as 0.29 * 100 fall just below the whole number that is meant. */
 #define RATIO_SLACK 1e-9
 
@@ -18,4 +20,11 @@ int schedule_important(double ratio, int channels)
 {
     int k = (int)(ratio * channels + RATIO_SLACK);
     return ratio > 0 && k < 1 ? 1 : k;
+}
+
+int schedule_least_interval(double host_seconds, double step_seconds, int longest)
+{
+    if (host_seconds > step_seconds * longest)
+        return longest;
+    return host_seconds > step_seconds ? (int)ceil(host_seconds / step_seconds) : 1;
 }

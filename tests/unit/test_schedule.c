@@ -198,6 +198,20 @@ static void counts_round_down_but_not_to_none(void **state)
     assert_int_equal(schedule_important(1, 768), 768);
 }
 
+static void least_interval_lets_the_host_keep_up(void **state)
+{
+    (void)state;
+    assert_int_equal(schedule_least_interval(0, 1, 64), 1);
+    assert_int_equal(schedule_least_interval(1, 1, 64), 1);
+    assert_int_equal(schedule_least_interval(1.25, 1, 64), 2);
+    assert_int_equal(schedule_least_interval(3, 0.5, 64), 6);
+    assert_int_equal(schedule_least_interval(3.25, 0.5, 64), 7);
+    assert_int_equal(schedule_least_interval(64, 1, 64), 64);
+    assert_int_equal(schedule_least_interval(1e300, 1e-300, 64), 64);
+    assert_int_equal(schedule_least_interval(1, 0, 64), 64);
+    assert_int_equal(schedule_least_interval(0, 0, 64), 1);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -208,6 +222,7 @@ int main(void)
         cmocka_unit_test(steps_are_even),
         cmocka_unit_test(every_group_closes_once_in_an_interval),
         cmocka_unit_test(counts_round_down_but_not_to_none),
+        cmocka_unit_test(least_interval_lets_the_host_keep_up),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
