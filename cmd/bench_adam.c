@@ -3,10 +3,12 @@
 #include "cmd/bench_device.h"
 #include "cmd/bench_options.h"
 #include "data/alloc.h"
+#include "data/bf16.h"
 #include "data/clock.h"
 #include "data/json.h"
 #include "data/simd.h"
 #include "offload/cpu_cores.h"
+#include "offload/engine.h"
 #include "offload/host_adam.h"
 #include "offload/host_memory.h"
 #include "offload/worker.h"
@@ -18,14 +20,18 @@
 #include <immintrin.h>
 #endif
 
-#define COLS 4096 /* of the matrix that is updated */
+/* Columns of the matrices that are updated, one after the other. */
+static const int widths[] = {96, 128, 256, 768, 1024, 3072, 4096, 8192};
+enum { N_WIDTHS = sizeof widths / sizeof *widths };
 
 struct options {
     double parameters;
-    int threads; /* 0: 1, 2, 4, ... and all physical cores */
+    int width;    /* 0: all of widths */
+    int interval; /* groups that are updated one after the other */
+    int threads;  /* 0: 1, 2, 4, ... and all physical cores */
     int repeats;
     const char *json, *path_name; /* or NULL */
-    enum host_adam_path path;
+    enum host_adam_path first_path, last_path;
     bool help;
 };
 
@@ -33,16 +39,20 @@ static const struct bench_option option_table[] = {
 #define FIELD(field) offsetof(struct options, field)
     {"--parameters", BENCH_REAL, FIELD(parameters), 1, 1e15,
      "how many to update at a time; 16 bytes of memory each (100000000)"},
+    {"--width", BENCH_WHOLE, FIELD(width), 1, 1 << 24,
+     "only a matrix of so many columns (96, 128, 256, 768, 1024, 3072, 4096, 8192)"},
+    {"--interval", BENCH_WHOLE, FIELD(interval), 1, ENGINE_MAX_INTERVAL,
+     "groups, updated one after the other (4)"},
     {"--threads", BENCH_WHOLE, FIELD(threads), 1, 4096,
      "only so many (1, 2, 4, ... and all physical cores)"},
     {"--repeats", BENCH_WHOLE, FIELD(repeats), 1, 10000, "rounds; medians are printed (9)"},
     {"--path", BENCH_TEXT, FIELD(path_name), 0, 0,
-     "portable, avx2 or avx512 (the best that this machine has)"},
+     "portable, avx2 or avx512 (those with vectors that this machine has)"},
     {"--json", BENCH_TEXT, FIELD(json), 0, 0, "write every round's seconds there"},
 #undef FIELD
 };
 static const struct bench_options options_of_adam = {
-    "adam", "Host AdamW's bandwidth beside a triad's.", option_table,
+    "adam", "The engine's host updates beside a triad.", option_table,
     sizeof option_table / sizeof *option_table};
 
 /* What is measured, in the order in which it takes turns. */
@@ -54,15 +64,35 @@ static const struct {
 } measures[N_MEASURES] = {
     {"triad_plain", 12}, {"triad_stream", 12}, {"adam_bf16", 28}, {"adam_f32", 32}};
 
-static bool find_path(const char *text, enum host_adam_path *path, struct zf_error *err)
+/* One line of the table. */
+struct line {
+    int threads, width;
+    enum host_adam_path path;
+};
+
+/* Memory of one thread count, which all its lines share. */
+struct bench {
+    const struct options *options;
+    struct worker_pool *pool;
+    struct host_adam_matrix matrix;
+    struct host_adam_task *tasks;
+    int n_tasks;
+};
+
+/* The paths that --path says. */
+static bool find_paths(struct options *o, struct zf_error *err)
 {
-    for (int i = 0; i < HOST_ADAM_N_PATHS; i++)
+    const char *text = o->path_name;
+    o->last_path = host_adam_best_path();
+    o->first_path = o->last_path > HOST_ADAM_PORTABLE ? HOST_ADAM_AVX2 : HOST_ADAM_PORTABLE;
+    for (int i = 0; text && i < HOST_ADAM_N_PATHS; i++)
         if (strcmp(text, host_adam_path_name(i)) == 0) {
-            *path = i;
+            o->first_path = o->last_path = i;
             return host_adam_path_runs(i) ||
                    zf_fail(err, "adam: this machine has no %s, which --path asks for", text);
         }
-    return zf_fail(err, "adam: --path is \"%s\", but it is portable, avx2 or avx512", text);
+    return !text ||
+           zf_fail(err, "adam: --path is \"%s\", but it is portable, avx2 or avx512", text);
 }
 
 ZF_SIMD
@@ -87,127 +117,194 @@ static void triad_stream(float *a, const float *b, const float *c, size_t n)
 #endif
 }
 
-/* A chunk is the rows that AdamW's chunk would have: the same worker, the same memory. */
-static void triad_chunk(const struct host_adam_job *job, int chunk, bool stream)
+static size_t first_element(const struct host_adam_task *task)
 {
-    const struct host_adam_matrix *x = &job->matrix;
-    size_t row0 = x->rows * (size_t)chunk / (size_t)job->n_chunks;
-    size_t row1 = x->rows * (size_t)(chunk + 1) / (size_t)job->n_chunks;
-    size_t first = row0 * COLS, n = (row1 - row0) * COLS;
-    (stream ? triad_stream : triad_plain)(x->master + first, x->m + first, x->v + first, n);
+    return (size_t)task->first * task->matrix->cols;
 }
 
-static void triad_plain_chunk(void *job, int chunk)
+static size_t n_elements(const struct host_adam_task *task)
 {
-    triad_chunk(job, chunk, false);
+    return (size_t)(task->last - task->first) * task->matrix->cols;
 }
 
-static void triad_stream_chunk(void *job, int chunk)
+static void triad_plain_task(void *tasks, int i)
 {
-    triad_chunk(job, chunk, true);
+    const struct host_adam_task *t = (const struct host_adam_task *)tasks + i;
+    const struct host_adam_matrix *x = t->matrix;
+    size_t at = first_element(t);
+    triad_plain(x->master + at, x->m + at, x->v + at, n_elements(t));
 }
 
-/* Small gradients and moments, so that repeated updates meet neither denormals nor infinities. */
-static void fill_chunk(void *argument, int chunk)
+static void triad_stream_task(void *tasks, int i)
 {
-    const struct host_adam_job *job = argument;
-    const struct host_adam_matrix *x = &job->matrix;
-    host_adam_zero_chunk(argument, chunk);
-    size_t row0 = x->rows * (size_t)chunk / (size_t)job->n_chunks;
-    size_t row1 = x->rows * (size_t)(chunk + 1) / (size_t)job->n_chunks;
-    for (size_t i = row0 * COLS; i < row1 * COLS; i++) {
-        x->master[i] = 1e-2f * (float)(i % 1999);
-        x->m[i] = 1e-3f * (float)(i % 997);
-        x->v[i] = 1e-4f * (float)(i % 991);
-        ((float *)x->exchange)[i] = 1e-2f;
+    const struct host_adam_task *t = (const struct host_adam_task *)tasks + i;
+    const struct host_adam_matrix *x = t->matrix;
+    size_t at = first_element(t);
+    triad_stream(x->master + at, x->m + at, x->v + at, n_elements(t));
+}
+
+/* The state, before anything is measured: the workers that use the memory touch it first. */
+static void fill_state(void *tasks, int i)
+{
+    const struct host_adam_task *t = (const struct host_adam_task *)tasks + i;
+    const struct host_adam_matrix *x = t->matrix;
+    for (size_t at = first_element(t), end = at + n_elements(t); at < end; at++) {
+        x->master[at] = 1e-2f * (float)(at % 1999);
+        x->m[at] = 1e-3f * (float)(at % 997);
+        x->v[at] = 1e-4f * (float)(at % 991 + 1);
     }
 }
 
-static double run_job(struct worker_pool *pool, void (*run)(void *, int), struct host_adam_job *job)
+/* A gradient, before each update: what the one before has left there is a parameter, perhaps of the
+ * other type, whose halves would be numbers that no gradient has, and denormals are slow. */
+static void fill_gradient(void *tasks, int i)
 {
-    double begin = clock_seconds();
-    worker_pool_wait(pool, worker_pool_submit(pool, &(struct worker_job){run, job, job->n_chunks}));
+    const struct host_adam_task *t = (const struct host_adam_task *)tasks + i;
+    const struct host_adam_matrix *x = t->matrix;
+    for (size_t at = first_element(t), end = at + n_elements(t); at < end; at++) {
+        const float gradient = 1e-2f * (float)(at % 13 + 1);
+        if (x->exchange_dtype == DTYPE_BF16)
+            ((uint16_t *)x->exchange)[at] = bf16_from_f32(gradient);
+        else
+            ((float *)x->exchange)[at] = gradient;
+    }
+}
+
+static void run_tasks(const struct bench *b, void (*run)(void *, int), void *argument)
+{
+    const struct worker_job job = {run, argument, b->n_tasks};
+    worker_pool_wait(b->pool, worker_pool_submit(b->pool, &job));
+}
+
+/* What the engine's host does in a window's length, one group's closing after the other. */
+static void run_groups(const struct bench *b, enum host_adam_path path)
+{
+    struct host_adam_job job = {
+        .tasks = b->tasks,
+        .n_groups = b->options->interval,
+        .rule = {.lr = 1e-4f, .beta1 = 0.9f, .beta2 = 0.999f, .eps = 1e-8f, .weight_decay = 0.01f},
+        .path = path};
+    for (job.group = 0; job.group < job.n_groups; job.group++)
+        run_tasks(b, host_adam_run, &job);
+}
+
+/* Seconds of one round. */
+static double run_measure(struct bench *b, enum measure measure, enum host_adam_path path)
+{
+    const bool adam = measure == ADAM_BF16 || measure == ADAM_F32;
+    b->matrix.exchange_dtype = measure == ADAM_BF16 ? DTYPE_BF16 : DTYPE_F32;
+    if (adam)
+        run_tasks(b, fill_gradient, b->tasks);
+    const double begin = clock_seconds();
+    if (adam)
+        run_groups(b, path);
+    else
+        run_tasks(b, measure == TRIAD_PLAIN ? triad_plain_task : triad_stream_task, b->tasks);
     return clock_seconds() - begin;
 }
 
-static double run_measure(struct worker_pool *pool, enum measure measure, struct host_adam_job *job)
-{
-    job->matrix.exchange_dtype = measure == ADAM_BF16 ? DTYPE_BF16 : DTYPE_F32;
-    return run_job(pool,
-                   measure == TRIAD_PLAIN    ? triad_plain_chunk
-                   : measure == TRIAD_STREAM ? triad_stream_chunk
-                                             : host_adam_run_chunk,
-                   job);
-}
-
 /* One line of the table, and the same for the JSON file. */
-static json_t *report(int threads, bool pinned, size_t n, double *const *seconds, int repeats)
+static json_t *report(const struct bench *b, const struct line *l, double *const *seconds)
 {
+    const int repeats = b->options->repeats;
+    const double n = (double)(b->matrix.rows * b->matrix.cols);
     double rate[N_MEASURES]; /* GB/s */
-    json_t *line = json_pack("{s:i, s:b}", "threads", threads, "pinned", (int)pinned);
+    json_t *line =
+        json_pack("{s:i, s:i, s:s, s:b}", "threads", l->threads, "width", l->width, "path",
+                  host_adam_path_name(l->path), "pinned", (int)(worker_pool_cpu(b->pool, 0) >= 0));
     for (int m = 0; m < N_MEASURES; m++) {
         json_t *list = json_array();
         for (int r = 0; r < repeats; r++)
             json_array_append_new(list, json_real(seconds[m][r]));
-        rate[m] = 1e-9 * measures[m].bytes * (double)n / bench_median(seconds[m], repeats);
+        rate[m] = 1e-9 * measures[m].bytes * n / bench_median(seconds[m], repeats);
         json_object_set_new(
             line, measures[m].key,
             json_pack("{s:f, s:o}", "gigabytes_per_second", rate[m], "seconds", list));
     }
     bool stream = rate[TRIAD_STREAM] > rate[TRIAD_PLAIN];
     double triad = rate[stream ? TRIAD_STREAM : TRIAD_PLAIN];
-    printf("%7d %8.1f %-12s %8.1f %6.2f %9.2f %10.1f %6.2f %9.2f\n", threads, triad,
-           stream ? "non-temporal" : "plain", rate[ADAM_BF16], rate[ADAM_BF16] / triad,
-           rate[ADAM_BF16] / measures[ADAM_BF16].bytes, rate[ADAM_F32], rate[ADAM_F32] / triad,
-           rate[ADAM_F32] / measures[ADAM_F32].bytes);
+    printf("%7d %6d %-8s %6.1f %-12s %6.1f %6.2f %6.2f %8.1f %6.2f %6.2f\n", l->threads, l->width,
+           host_adam_path_name(l->path), triad, stream ? "non-temporal" : "plain", rate[ADAM_BF16],
+           rate[ADAM_BF16] / triad, rate[ADAM_BF16] / measures[ADAM_BF16].bytes, rate[ADAM_F32],
+           rate[ADAM_F32] / triad, rate[ADAM_F32] / measures[ADAM_F32].bytes);
     fflush(stdout);
     return line;
 }
 
-static json_t *measure_threads(const struct options *o, int threads, struct host_adam_job *job)
+static json_t *measure_line(struct bench *b, const struct line *l)
 {
-    struct worker_config config = {.local_size = 1, .threads = threads};
-    struct worker_pool *pool = worker_pool_create(&config);
+    const int repeats = b->options->repeats;
     double *seconds[N_MEASURES];
     for (int m = 0; m < N_MEASURES; m++)
-        seconds[m] = zf_malloc((size_t)o->repeats * sizeof **seconds);
-    job->matrix.exchange_dtype = DTYPE_F32;
-    run_job(pool, fill_chunk, job);
-    for (int r = 0; r < o->repeats; r++)
+        seconds[m] = zf_malloc((size_t)repeats * sizeof **seconds);
+    for (int r = 0; r < repeats; r++)
         for (int m = 0; m < N_MEASURES; m++)
-            seconds[m][r] = run_measure(pool, m, job);
-    json_t *line = report(threads, worker_pool_cpu(pool, 0) >= 0, job->matrix.rows * COLS, seconds,
-                          o->repeats);
+            seconds[m][r] = run_measure(b, m, l->path);
+    json_t *line = report(b, l, seconds);
     for (int m = 0; m < N_MEASURES; m++)
         free(seconds[m]);
-    worker_pool_destroy(pool);
     return line;
+}
+
+static size_t rows_of(const struct options *o, int width)
+{
+    return ((size_t)o->parameters + (size_t)width - 1) / (size_t)width;
+}
+
+/* The memory as a matrix of another width. */
+static void set_width(struct bench *b, int width)
+{
+    struct host_adam_matrix *x = &b->matrix;
+    x->rows = rows_of(b->options, width);
+    x->cols = (size_t)width;
+    x->part = (struct matrix_part){0, 0, (int)x->rows, width};
+    x->decays = true;
+    free(x->updates);
+    free(b->tasks);
+    x->updates = zf_calloc(x->rows, sizeof *x->updates);
+    b->tasks = zf_malloc(sizeof *b->tasks * (size_t)host_adam_cut(x, NULL));
+    b->n_tasks = host_adam_cut(x, b->tasks);
+    run_tasks(b, fill_state, b->tasks);
+}
+
+static void measure_threads(struct bench *b, int threads, json_t *lines)
+{
+    const struct options *o = b->options;
+    const struct worker_config config = {.local_size = 1, .threads = threads};
+    b->pool = worker_pool_create(&config);
+    for (int i = 0; i < (o->width ? 1 : N_WIDTHS); i++) {
+        struct line l = {threads, o->width ? o->width : widths[i], o->first_path};
+        set_width(b, l.width);
+        for (; l.path <= o->last_path; l.path++)
+            json_array_append_new(lines, measure_line(b, &l));
+    }
+    worker_pool_destroy(b->pool);
+    free(b->matrix.updates);
+    free(b->tasks);
 }
 
 /* Memory is mapped anew for each thread count: the workers that use it are to touch it first. */
 static bool measure_in_new_memory(const struct options *o, int threads, json_t *lines,
                                   struct zf_error *err)
 {
-    struct host_adam_job job = {
-        .matrix = {.rows = ((size_t)o->parameters + COLS - 1) / COLS, .cols = COLS},
-        .rule = {.lr = 1e-4f, .beta1 = 0.9f, .beta2 = 0.999f, .eps = 1e-8f, .weight_decay = 0.01f},
-        .gradient_scale = 1,
-        .path = o->path};
-    struct host_adam_matrix *x = &job.matrix;
-    size_t bytes = x->rows * COLS * sizeof(float);
-    job.n_chunks = host_adam_chunks(x->rows, COLS);
+    struct bench b = {.options = o};
+    struct host_adam_matrix *x = &b.matrix;
+    size_t bytes = 0;
+    for (int i = 0; i < (o->width ? 1 : N_WIDTHS); i++) {
+        int width = o->width ? o->width : widths[i];
+        size_t all = rows_of(o, width) * (size_t)width * sizeof(float);
+        bytes = all > bytes ? all : bytes;
+    }
     bool ok = (x->master = host_memory_allocate(bytes, err)) &&
               (x->m = host_memory_allocate(bytes, err)) &&
               (x->v = host_memory_allocate(bytes, err)) &&
               (x->exchange = host_memory_allocate(bytes, err));
-    x->updates = zf_calloc(x->rows, sizeof *x->updates);
     if (ok)
-        json_array_append_new(lines, measure_threads(o, threads, &job));
+        measure_threads(&b, threads, lines);
     host_memory_free(x->master, bytes);
     host_memory_free(x->m, bytes);
     host_memory_free(x->v, bytes);
     host_memory_free(x->exchange, bytes);
-    free(x->updates);
     return ok;
 }
 
@@ -227,22 +324,21 @@ static bool measure_all(const struct options *o, json_t *lines, struct zf_error 
 
 bool bench_adam(int argc, char **argv, struct zf_error *err)
 {
-    struct options o = {.parameters = 100000000, .repeats = 9, .path = host_adam_best_path()};
-    if (!bench_options_read(&options_of_adam, argc, argv, &o, &o.help, err) ||
-        (o.path_name && !find_path(o.path_name, &o.path, err)))
+    struct options o = {.parameters = 100000000, .interval = 4, .repeats = 9};
+    if (!bench_options_read(&options_of_adam, argc, argv, &o, &o.help, err) || !find_paths(&o, err))
         return false;
     if (o.help)
         return true;
-    printf("host AdamW, %s, %.0f parameters, medians of %d rounds; GB/s: 12 bytes per element of "
-           "the triad,\n28 per parameter with bf16 exchange, 32 with fp32; Gp/s: 1e9 parameters a "
-           "second\n\n%7s %-21s %8s %6s %9s %10s %6s %9s\n",
-           host_adam_path_name(o.path), o.parameters, o.repeats, "threads", "   triad, stores",
-           "bf16", "ratio", "Gp/s", "fp32", "ratio", "Gp/s");
+    printf(
+        "the engine's host updates, %.0f parameters in %d groups, medians of %d rounds; GB/s: 12 "
+        "bytes per\nelement of the triad, 28 per parameter with bf16 exchange, 32 with fp32; "
+        "Gp/s: 1e9 parameters a second\n\n%7s %6s %-8s %-19s %6s %6s %6s %8s %6s %6s\n",
+        o.parameters, o.interval, o.repeats, "threads", "width", "path", " triad, stores", "bf16",
+        "ratio", "Gp/s", "fp32", "ratio", "Gp/s");
     json_t *lines = json_array();
     bool ok = measure_all(&o, lines, err);
-    json_t *root =
-        json_pack("{s:s, s:I, s:i, s:o}", "path", host_adam_path_name(o.path), "parameters",
-                  (json_int_t)o.parameters, "repeats", o.repeats, "by_threads", lines);
+    json_t *root = json_pack("{s:I, s:i, s:i, s:o}", "parameters", (json_int_t)o.parameters,
+                             "interval", o.interval, "repeats", o.repeats, "lines", lines);
     ok = ok && (!o.json || json_write(o.json, root, 9, err));
     json_decref(root);
     return ok;

@@ -75,7 +75,7 @@ static void make_batch(struct kernel_bench *b)
     free(start);
 }
 
-/* One channel in IMPORTANT_SHARE is important, spread over the groups. */
+/* One channel in IMPORTANT_SHARE is important, spread over the blocks of all groups. */
 static void make_channels(struct kernel_bench *b)
 {
     struct kernel_shape *s = &b->shape;
@@ -83,14 +83,16 @@ static void make_channels(struct kernel_bench *b)
     unsigned char *place = zf_malloc((size_t)rows);
     int *important = zf_malloc((size_t)rows * sizeof *important);
     struct channel_update *updates = zf_malloc(2 * (size_t)rows * sizeof *updates);
+    const struct matrix_part part = {0, 0, rows, s->C};
+    const struct row_groups groups = row_groups_of(&part, GROUPS);
     s->important = s->closing = 0;
     for (int i = 0; i < rows; i++) {
-        bool chosen = i / GROUPS % IMPORTANT_SHARE == 0;
+        bool chosen = i % IMPORTANT_SHARE == 0;
         place[i] = chosen ? CHANNEL_IMPORTANT : CHANNEL_DEFERRED;
         updates[i] = (struct channel_update){.slot = i, .row = i};
         if (chosen)
             important[s->important++] = i;
-        s->closing += !chosen && i % GROUPS == 0;
+        s->closing += !chosen && row_groups_group(&groups, i) == 0;
     }
     for (int i = 0; i < s->important; i++)
         updates[rows + i] = (struct channel_update){.slot = i, .row = important[i]};
@@ -123,6 +125,7 @@ static void make_table(struct kernel_bench *b)
                                .v = b->v,
                                .n_rows = b->shape.vocab,
                                .cols = b->shape.C,
+                               .part = {0, 0, b->shape.vocab, b->shape.C},
                                .decays = 1};
     b->batch = matrix_batch_upload(b->device, &rows, 1);
 }

@@ -2,6 +2,7 @@
 
 #include "cmd/bench_device.h"
 #include "data/alloc.h"
+#include "model/row_groups.h"
 #include "offload/schedule.h"
 
 #include <math.h>
@@ -92,10 +93,16 @@ struct plan {
     int ranks;
 };
 
-static int rows_in_group(int matrix, struct range rows, int group, int interval)
+/* A group's rows among the first n of a part. */
+static int rows_in_group(const struct row_groups *groups, int group, int n)
 {
-    int first = schedule_first_of_group(matrix, rows.first, group, interval);
-    return first < rows.last ? (rows.last - first - 1) / interval + 1 : 0;
+    int sum = 0;
+    for (int row = row_groups_next(groups, group, 0), end; row < n;
+         row = row_groups_next(groups, group, end)) {
+        end = row_groups_end(groups, row);
+        sum += (end < n ? end : n) - row;
+    }
+    return sum;
 }
 
 /* Adds a range of a parameter's channels. Which channels are important is not known: each rank and
@@ -106,12 +113,14 @@ static void add_share(struct share *s, const struct sim_policy *policy, const st
     bool selectable = p->kind == PARAM_MATRIX && policy->topk_ratio < 1;
     int k = selectable ? schedule_important(policy->topk_ratio, p->rows) : p->rows;
     double kept = (double)k / p->rows, n = (double)(rows.last - rows.first) * p->cols;
+    const struct matrix_part part = {index, rows.first, p->rows, p->cols};
+    const struct row_groups groups = row_groups_of(&part, policy->interval);
     s->all += n;
     s->selectable += selectable ? n : 0;
     s->important += n * kept;
     for (int j = 0; j < policy->interval; j++)
         s->deferred[j] +=
-            rows_in_group(index, rows, j, policy->interval) * (double)p->cols * (1 - kept);
+            rows_in_group(&groups, j, rows.last - rows.first) * (double)p->cols * (1 - kept);
 }
 
 static void sum_share(struct share *sum, const struct share *s, int interval)

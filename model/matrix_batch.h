@@ -5,6 +5,7 @@
 #define ZF_MODEL_MATRIX_BATCH_H
 
 #include "model/device.h"
+#include "model/row_groups.h"
 
 #include <stdint.h>
 
@@ -29,7 +30,7 @@ struct matrix_rows {
     float *master, *m, *v;      /* (slots, cols) state of AdamW, a row for each slot; master NULL:
                                    `values` is the fp32 master */
     int n_rows, cols;
-    int shift;                        /* row i is in group (i + shift) mod n_groups */
+    struct matrix_part part;          /* which rows they are, for their groups */
     int decays;                       /* 1: the rule's weight decay applies; 0: it does not */
     int first_piece, first_norm_task; /* how many the table's matrices before this one have */
 };

@@ -10,8 +10,6 @@
 #include <string.h>
 
 #define SKIPPED_IN_A_ROW_LIMIT 10
-/* Elements in one chunk of host work: 64 Ki of 28 bytes, about a core's L2. */
-#define TASK_ELEMENTS 65536
 /* update_interval "auto" begins with this. */
 #define FIRST_AUTO_INTERVAL 4
 #define MEMORY_ALIGNMENT    ((size_t)256) /* of device memory */
@@ -101,7 +99,10 @@ static void place_host_state(struct engine *e)
         m->host = (struct host_adam_matrix){.rows = (size_t)m->n_owned,
                                             .cols = (size_t)m->cols,
                                             .exchange_dtype = exchange_dtype(e),
-                                            .updates = e->updates + row};
+                                            .updates = e->updates + row,
+                                            .place = e->place + m->first_channel + m->owned.first,
+                                            .part = {i, m->owned.first, m->param->rows, m->cols},
+                                            .decays = m->param->decay};
         row += (size_t)m->n_owned;
         if (!m->selectable)
             continue;
@@ -111,6 +112,7 @@ static void place_host_state(struct engine *e)
         m->host.exchange = (char *)e->exchange + at * exchange;
         m->staged = on_host ? (char *)e->exchange + (n + at) * exchange : NULL;
         m->window = windows + at;
+        m->host.window = on_host ? m->window : NULL;
         at += elements(m);
     }
 }
@@ -135,16 +137,10 @@ static void make_tasks(struct engine *e)
 {
     for (int pass = 0; pass < 2; pass++) {
         e->n_tasks = 0;
-        for (int i = 0; i < e->n_matrices; i++) {
-            const struct matrix *m = &e->matrices[i];
-            int rows = TASK_ELEMENTS / m->cols > 0 ? TASK_ELEMENTS / m->cols : 1;
-            for (int row = 0; m->selectable && row < m->n_owned; row += rows) {
-                int last = row + rows < m->n_owned ? row + rows : m->n_owned;
-                if (pass == 1)
-                    e->tasks[e->n_tasks] = (struct task){i, row, last};
-                e->n_tasks++;
-            }
-        }
+        for (int i = 0; i < e->n_matrices; i++)
+            if (e->matrices[i].selectable)
+                e->n_tasks +=
+                    host_adam_cut(&e->matrices[i].host, pass == 1 ? e->tasks + e->n_tasks : NULL);
         if (pass == 0)
             e->tasks = zf_malloc(sizeof *e->tasks * (size_t)(e->n_tasks + 1));
     }
@@ -156,8 +152,8 @@ static void make_tasks(struct engine *e)
 static void initialise_chunk(void *argument, int chunk)
 {
     struct engine *e = argument;
-    const struct task *task = &e->tasks[chunk];
-    const struct matrix *m = &e->matrices[task->matrix];
+    const struct host_adam_task *task = &e->tasks[chunk];
+    const struct matrix *m = &e->matrices[task->matrix->part.index];
     size_t at = (size_t)task->first * (size_t)m->cols;
     size_t n = (size_t)(task->last - task->first) * (size_t)m->cols;
     if (e->device->unified)
@@ -231,7 +227,7 @@ void engine_forget(struct engine *e)
     for (int j = 0; j < ENGINE_MAX_INTERVAL; j++)
         e->groups[j] = (struct group){.update = {.handed_over = e->groups[j].update.handed_over}};
     e->accumulation.begun = false;
-    e->observed_since = e->observed_stall = e->observed_busy = 0;
+    e->timing = (struct timing){0};
     state_forget(e);
     windows_begin(e, 1, 0, 0);
     place_resident_channels(e);
@@ -333,11 +329,11 @@ struct engine *engine_create(const struct engine_config *config, struct device *
     e->shared_offset = zf_calloc((size_t)e->ranks + 1, sizeof *e->shared_offset);
     if (e->ranks > 1)
         e->shared_rows_host = zf_malloc(sizeof(int) * e->n_channels);
-    make_tasks(e);
     if (!allocate_host_state(e, err)) {
         engine_destroy(e);
         return NULL;
     }
+    make_tasks(e);
     table_fill(e);
     start_workers(e);
     trace_set_lanes(config->trace, e->down, e->up,

@@ -53,6 +53,8 @@ struct engine_config {
 
     double reserved_cores; /* share of this rank's cores kept from the host workers */
     struct trace *trace;   /* gets what the engine has done (offload/trace.h); borrowed, or NULL */
+    double step_seconds, host_seconds; /* tests: what auto_keeps_up takes for measured, if not 0: a
+                                          step without waits; the host's work for all channels */
     double worker_delay_seconds; /* tests: workers pause at random before each chunk, up to this */
     uint32_t worker_delay_seed;
 };

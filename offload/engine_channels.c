@@ -20,9 +20,11 @@ void channels_count(struct engine *e)
         struct matrix *m = &e->matrices[i];
         memset(m->deferred, 0, sizeof m->deferred);
         memset(m->leaving, 0, sizeof m->leaving);
+        const struct row_groups groups = owned_groups(e, m);
         for (int row = 0; m->selectable && row < m->n_owned; row++) {
-            m->deferred[group_of(e, m, row)] += place_of(e, m, row) == CHANNEL_DEFERRED;
-            m->leaving[group_of(e, m, row)] += place_of(e, m, row) == CHANNEL_LEAVING;
+            const int group = row_groups_group(&groups, row);
+            m->deferred[group] += place_of(e, m, row) == CHANNEL_DEFERRED;
+            m->leaving[group] += place_of(e, m, row) == CHANNEL_LEAVING;
         }
     }
 }

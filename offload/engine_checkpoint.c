@@ -1,10 +1,18 @@
-/* Save and load: DIR/optimizer-RRRRR-of-RRRRR.safetensors, one file a rank. For each parameter,
- * over the channels that the rank owns, of which metadata "<name>" tells the first: <name>.master,
- * <name>.exp_avg, <name>.exp_avg_sq   (channels, cols) F32 <name>.step (channels) I32, AdamW
- * updates <name>.place, <name>.target                    (channels) U8 <name>.window (channels,
- * cols) F32, where channels defer and for the engine: "groups" (groups, GROUP_FIELDS) I32, "norms"
- * (2, parameters) I64: the bits of doubles; metadata "engine" holds the counters and the
- * last learning rate, "settings" what must be the same to go on. */
+/* Save and load: DIR/optimizer-RRRRR-of-RRRRR.safetensors, one file a rank. It holds, for each
+ * parameter, over the channels that the rank owns, of which metadata "<name>" tells the first:
+ *
+ *   <name>.master, <name>.exp_avg, <name>.exp_avg_sq   (channels, cols) F32
+ *   <name>.step                                        (channels) I32, AdamW updates
+ *   <name>.place, <name>.target                        (channels) U8
+ *   <name>.window                                      (channels, cols) F32, where channels defer
+ *
+ * and for the engine:
+ *
+ *   "groups"   (groups, GROUP_FIELDS) I32
+ *   "norms"    (2, parameters) I64: the bits of doubles
+ *
+ * Metadata "engine" holds the counters and the last learning rate, "settings" what must be the same
+ * to go on, "layout" which version of all this it is. */
 #include "offload/engine_internal.h"
 
 #include "data/alloc.h"
@@ -17,6 +25,9 @@
 #include <string.h>
 
 #define GROUP_FIELDS 7
+/* Windows by groups of blocks (model/row_groups.h); those without a number have groups of single
+ * channels. */
+#define LAYOUT "2"
 
 static const char *const STATE_NAMES[] = {"master", "exp_avg", "exp_avg_sq"};
 
@@ -115,6 +126,7 @@ static void write_metadata(const struct engine *e, struct safetensors_writer *w)
     char *same = settings(e);
     safetensors_write_metadata(w, "engine", counters);
     safetensors_write_metadata(w, "settings", same);
+    safetensors_write_metadata(w, "layout", LAYOUT);
     free(same);
     free(counters);
 }
@@ -299,6 +311,12 @@ static bool load_counters(struct engine *e, const struct piece *p, struct zf_err
 {
     const char *counters = safetensors_metadata(p->shard, "engine");
     const char *theirs = safetensors_metadata(p->shard, "settings");
+    const char *layout = safetensors_metadata(p->shard, "layout");
+    if (counters && (!layout || strcmp(layout, LAYOUT) != 0))
+        return zf_fail(err,
+                       "%s: this checkpoint has layout %s, but this program reads layout %s: the "
+                       "program that wrote it has to finish that run",
+                       p->path, layout ? layout : "1", LAYOUT);
     char *ours = settings(e);
     int selected = 0;
     bool ok = (counters && theirs &&

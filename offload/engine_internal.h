@@ -59,11 +59,6 @@ struct matrix {
     int deferred[ENGINE_MAX_INTERVAL], leaving[ENGINE_MAX_INTERVAL]; /* owned channels by group */
 };
 
-/* A contiguous range of one matrix's owned channels: what one chunk of host work covers. */
-struct task {
-    int matrix, first, last;
-};
-
 /* A job for the workers that begins when a stream has got to it. */
 struct host_work {
     struct worker_pool *workers;
@@ -84,9 +79,17 @@ struct group {
     int due;        /* the step at whose end it becomes visible */
     int oldest_in_flight;
     struct host_work update;
-    float lr;          /* of the update in flight */
-    int closing_steps; /* gradients in the window that it closed */
-    bool has_leaving;  /* channels left with that closing */
+    struct host_adam_job job; /* the update in flight */
+    int closing_steps;        /* gradients in the window that it closed */
+    bool has_leaving;         /* channels left with that closing */
+};
+
+/* Steps by the clock. */
+struct timing {
+    double since; /* seconds on data/clock.h's clock; 0: it has not begun */
+    int steps;    /* since then */
+    double stall; /* seconds of them that waited for the host */
+    double busy;  /* seconds that workers had worked before */
 };
 
 /* Pinned memory through which state of channels moves. */
@@ -160,12 +163,12 @@ struct engine {
     /* update_interval 0: what the rule has seen since it last chose */
     double *important_norm, *deferred_norm; /* (n_matrices) sums over steps */
     int observed_steps;
-    double observed_since, observed_stall, observed_busy; /* seconds */
+    struct timing timing;
     int least_interval; /* with which the host keeps up; 0: not measured yet */
 
-    bool defers;                 /* any matrix is selectable, on whatever rank its channels are */
-    struct worker_pool *workers; /* NULL where nothing is ever deferred */
-    struct task *tasks;          /* all jobs have these chunks */
+    bool defers;                  /* any matrix is selectable, on whatever rank its channels are */
+    struct worker_pool *workers;  /* NULL where nothing is ever deferred */
+    struct host_adam_task *tasks; /* all jobs have these chunks */
     int n_tasks;
     float *host_state; /* master, m, v, and windows where they are on the host */
     void *exchange;    /* gradients down, parameters up; then staged gradients */
@@ -188,10 +191,16 @@ static inline enum dtype exchange_dtype(const struct engine *e)
     return e->config.bf16 ? DTYPE_BF16 : DTYPE_F32;
 }
 
-/* The group of an owned channel. */
-static inline int group_of(const struct engine *e, const struct matrix *m, int row)
+/* The groups of a matrix's owned channels; and of all its channels. */
+static inline struct row_groups owned_groups(const struct engine *e, const struct matrix *m)
 {
-    return (int)(((long)m->owned.first + row + m->index) % e->interval);
+    return row_groups_of(&m->host.part, e->interval);
+}
+
+static inline struct row_groups all_groups(const struct engine *e, const struct matrix *m)
+{
+    const struct matrix_part part = {m->index, 0, m->param->rows, m->cols};
+    return row_groups_of(&part, e->interval);
 }
 
 /* Where an owned channel stands. */

@@ -35,7 +35,7 @@ static struct matrix_rows rows_of(const struct engine *e, const struct matrix *m
                                 .v = state->v,
                                 .n_rows = m->n_owned,
                                 .cols = m->cols,
-                                .shift = m->owned.first + m->index,
+                                .part = m->host.part,
                                 .decays = m->param->decay};
 }
 

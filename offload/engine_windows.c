@@ -22,12 +22,10 @@ static struct channel_set channels_in(const struct engine *e, uint64_t groups, b
         .n_groups = e->interval, .groups = groups, .with_leaving = with_leaving};
 }
 
-/* Owned channels of one group of a matrix, from `from` on. */
-#define for_each_owned(row, e, m, group, from, last)                                               \
-    for (int row = schedule_first_of_group((m)->index, (m)->owned.first + (from), group,           \
-                                           (e)->interval) -                                        \
-                   (m)->owned.first;                                                               \
-         row < (last); row += (e)->interval)
+/* Rows of one group, of the first n. */
+#define for_each_in_group(row, groups, group, n)                                                   \
+    for (int row = row_groups_next(groups, group, 0); row < (n);                                   \
+         row = row_groups_next(groups, group, row + 1))
 
 /* Channels of a matrix are what they weigh on the link. */
 static size_t link_bytes(const struct engine *e, const struct matrix *m, int channels)
@@ -90,14 +88,15 @@ static void trace_work(const struct engine *e, struct host_work *work, const cha
 static void accumulate_chunk(void *argument, int chunk)
 {
     struct engine *e = argument;
-    const struct task *task = &e->tasks[chunk];
-    struct matrix *m = &e->matrices[task->matrix];
+    const struct host_adam_task *task = &e->tasks[chunk];
+    struct matrix *m = &e->matrices[task->matrix->part.index];
+    const struct row_groups groups = owned_groups(e, m);
     size_t n = (size_t)m->cols;
     for (int row = task->first; row < task->last; row++) {
         size_t at = (size_t)row * n;
         if (place_of(e, m, row) == CHANNEL_IMPORTANT)
             continue;
-        if (e->staged_fresh >> group_of(e, m, row) & 1)
+        if (e->staged_fresh >> row_groups_group(&groups, row) & 1)
             memset(m->window + at, 0, sizeof(float) * n);
         if (e->config.bf16)
             bf16_add(m->window + at, (const uint16_t *)m->staged + at, e->staged_factor, n);
@@ -176,38 +175,6 @@ static float deferred_lr(const struct engine *e, const struct group *g)
     return e->lr * (float)(scale == ENGINE_LR_SQRT ? sqrt(g->open_steps) : scale);
 }
 
-/* One channel's place in the exchange buffer = its row of `source` (n_owned, cols) / divisor. */
-static void fill_exchange(const struct matrix *m, int row, const float *source, float divisor)
-{
-    size_t at = (size_t)row * (size_t)m->cols;
-    for (size_t i = at; i < at + (size_t)m->cols; i++) {
-        float value = source[i] / divisor;
-        if (m->host.exchange_dtype == DTYPE_BF16)
-            ((uint16_t *)m->host.exchange)[i] = bf16_from_f32(value);
-        else
-            ((float *)m->host.exchange)[i] = value;
-    }
-}
-
-/* AdamW on one task's channels of a group: the host's work for one closing. */
-static void update_chunk(void *argument, int chunk)
-{
-    const struct group *g = argument;
-    const struct engine *e = g->engine;
-    const struct task *task = &e->tasks[chunk];
-    const struct matrix *m = &e->matrices[task->matrix];
-    struct adamw rule = engine_rule(e, g->lr);
-    rule.weight_decay = m->param->decay ? rule.weight_decay : 0;
-    for_each_owned(row, e, m, g->index, task->first, task->last)
-    {
-        if (place_of(e, m, row) != CHANNEL_DEFERRED)
-            continue;
-        if (e->config.accumulate == ENGINE_ACCUMULATE_HOST)
-            fill_exchange(m, row, m->window, (float)g->closing_steps);
-        host_adam_update(host_adam_best_path(), &m->host, (size_t)row, (size_t)row + 1, &rule, 1);
-    }
-}
-
 /* Whether any channel of the group, on any rank, is to change sides. */
 static bool has_changes(struct engine *e, const struct group *g)
 {
@@ -215,9 +182,9 @@ static bool has_changes(struct engine *e, const struct group *g)
     e->to_adopt &= ~((uint64_t)1 << g->index);
     for (int i = 0; !looked && i < e->n_matrices; i++) {
         const struct matrix *m = &e->matrices[i];
-        int rows = m->selectable ? m->param->rows : 0;
-        for (int r = schedule_first_of_group(m->index, 0, g->index, e->interval); r < rows;
-             r += e->interval) {
+        const struct row_groups groups = all_groups(e, m);
+        for_each_in_group(r, &groups, g->index, m->selectable ? m->param->rows : 0)
+        {
             size_t c = m->first_channel + (size_t)r;
             if (e->place[c] != e->target[c])
                 return true;
@@ -232,7 +199,8 @@ static int find_channels(const struct engine *e, const struct matrix *m, const s
                          enum channel_place place, bool chosen, int *rows)
 {
     int n = 0;
-    for_each_owned(row, e, m, g->index, 0, m->n_owned)
+    const struct row_groups groups = owned_groups(e, m);
+    for_each_in_group(row, &groups, g->index, m->n_owned)
     {
         size_t c = m->first_channel + (size_t)(m->owned.first + row);
         if (e->place[c] == place && e->target[c] == chosen)
@@ -297,8 +265,9 @@ static void adopt_choice(struct engine *e, struct group *g, struct step_report *
     take_over(e, g, report);
     for (int i = 0; i < e->n_matrices; i++) {
         const struct matrix *m = &e->matrices[i];
-        for (int r = schedule_first_of_group(m->index, 0, g->index, e->interval);
-             m->selectable && r < m->param->rows; r += e->interval) {
+        const struct row_groups groups = all_groups(e, m);
+        for_each_in_group(r, &groups, g->index, m->selectable ? m->param->rows : 0)
+        {
             size_t c = m->first_channel + (size_t)r;
             bool was = e->place[c] == CHANNEL_IMPORTANT, will = e->target[c];
             e->updated[c] |= will && !was;
@@ -333,13 +302,18 @@ void windows_close(struct engine *e, struct group *g, struct step_report *report
     engine_follow(e, e->down, e->up); /* the group's last update has left the exchange buffer */
     if (e->config.accumulate == ENGINE_ACCUMULATE_DEVICE)
         send_means(e, g, report);
-    g->lr = deferred_lr(e, g);
     g->closing_steps = g->open_steps;
+    g->job = (struct host_adam_job){.tasks = e->tasks,
+                                    .group = g->index,
+                                    .n_groups = e->interval,
+                                    .rule = engine_rule(e, deferred_lr(e, g)),
+                                    .window_steps = (float)g->closing_steps,
+                                    .path = host_adam_best_path()};
     g->open_steps = 0;
     g->in_flight = true;
     g->due = e->step + e->lag;
     g->oldest_in_flight = g->oldest;
-    submit(e, &g->update, update_chunk, g);
+    submit(e, &g->update, host_adam_run, &g->job);
 }
 
 /* ---- arriving ---- */
@@ -350,8 +324,9 @@ static void settle_leaving(struct engine *e, struct group *g, struct step_report
     windows_wait(e, &e->accumulation, report); /* it reads places */
     for (int i = 0; i < e->n_matrices; i++) {
         const struct matrix *m = &e->matrices[i];
-        for (int r = schedule_first_of_group(m->index, 0, g->index, e->interval);
-             m->selectable && r < m->param->rows; r += e->interval) {
+        const struct row_groups groups = all_groups(e, m);
+        for_each_in_group(r, &groups, g->index, m->selectable ? m->param->rows : 0)
+        {
             unsigned char *place = &e->place[m->first_channel + (size_t)r];
             if (*place == CHANNEL_LEAVING)
                 *place = CHANNEL_DEFERRED;
@@ -368,9 +343,9 @@ static void receive(struct engine *e, int layer, const struct group *g, struct s
     size_t bytes = 0;
     for (int i = e->first_of_layer[layer]; i < e->first_of_layer[layer + 1]; i++) {
         const struct matrix *m = &e->matrices[i];
+        const struct row_groups groups = all_groups(e, m);
         bytes += link_bytes(e, m, m->deferred[g->index]);
-        for (int r = schedule_first_of_group(m->index, 0, g->index, e->interval);
-             e->ranks > 1 && m->selectable && r < m->param->rows; r += e->interval)
+        for_each_in_group(r, &groups, g->index, e->ranks > 1 && m->selectable ? m->param->rows : 0)
             e->updated[m->first_channel + (size_t)r] = 1;
     }
     if (bytes > 0)
@@ -451,17 +426,39 @@ static void note_norms(struct engine *e)
     e->observed_steps++;
 }
 
-/* The shortest window with which the host keeps up, on the slowest rank: what it needs for all its
- * channels once, over what a step takes without waiting. */
+/* A step is over: the first that is seen only starts the clock. */
+static void time_step(struct engine *e, const struct step_report *report)
+{
+    struct timing *t = &e->timing;
+    if (t->since > 0) {
+        t->steps++;
+        t->stall += report->stall_seconds + e->stall_seconds;
+        return;
+    }
+    t->since = clock_seconds();
+    t->busy = worker_pool_busy_seconds(e->workers);
+}
+
+/* Whether it is known, or can be said, which windows are too short for the host. */
+static bool is_timed(const struct engine *e)
+{
+    return e->least_interval > 0 || e->timing.steps > 0 || e->config.step_seconds > 0 ||
+           !e->config.auto_keeps_up;
+}
+
+/* The shortest window with which the host keeps up, on the slowest rank. */
 static int least_interval(struct engine *e)
 {
-    double now = clock_seconds(), busy = worker_pool_busy_seconds(e->workers);
-    double threads = worker_pool_threads(e->workers);
-    double step = (now - e->observed_since - e->observed_stall) / e->observed_steps;
-    double host = (busy - e->observed_busy) / threads / e->observed_steps * e->interval;
-    double lag = e->lag > 1 ? e->lag : 1;
-    double least = comm_max(e->comm, step > 0 ? host / step / lag : 1);
-    return least < ENGINE_MAX_INTERVAL ? (int)ceil(least) : ENGINE_MAX_INTERVAL;
+    const struct timing *t = &e->timing;
+    double step = e->config.step_seconds, host = e->config.host_seconds;
+    if (!e->config.auto_keeps_up)
+        return 1;
+    if (step <= 0) {
+        double busy = worker_pool_busy_seconds(e->workers) - t->busy;
+        step = (clock_seconds() - t->since - t->stall) / t->steps;
+        host = busy / worker_pool_threads(e->workers) / t->steps * e->interval;
+    }
+    return (int)comm_max(e->comm, schedule_least_interval(host, step, ENGINE_MAX_INTERVAL));
 }
 
 static void observe_anew(struct engine *e)
@@ -469,9 +466,6 @@ static void observe_anew(struct engine *e)
     memset(e->important_norm, 0, sizeof(double) * (size_t)e->n_matrices);
     memset(e->deferred_norm, 0, sizeof(double) * (size_t)e->n_matrices);
     e->observed_steps = 0;
-    e->observed_stall = 0;
-    e->observed_since = clock_seconds();
-    e->observed_busy = worker_pool_busy_seconds(e->workers);
 }
 
 /* Whether deferred gradients have gathered as much, in auto_ratio of the matrices, as an important
@@ -492,15 +486,13 @@ void windows_choose_interval(struct engine *e, struct step_report *report)
 {
     if (e->config.update_interval != 0 || !e->workers || !e->selected)
         return;
-    if (e->observed_steps == 0)
-        observe_anew(e);
     note_norms(e);
-    e->observed_stall += report->stall_seconds;
+    time_step(e, report);
     int seen = e->observed_steps;
-    if (seen < e->config.apply_lag || (!is_due(e) && seen < ENGINE_MAX_INTERVAL))
+    if (seen < e->config.apply_lag || (!is_due(e) && seen < ENGINE_MAX_INTERVAL) || !is_timed(e))
         return;
     if (e->least_interval == 0)
-        e->least_interval = e->config.auto_keeps_up ? least_interval(e) : 1;
+        e->least_interval = least_interval(e);
     observe_anew(e);
     int chosen = seen > e->least_interval ? seen : e->least_interval;
     if (abs(chosen - e->interval) * INTERVAL_SLACK <= e->interval)
@@ -514,9 +506,9 @@ void windows_restore_exchange(struct engine *e)
     for (int j = 0; j < e->interval; j++)
         for (int i = 0; e->groups[j].in_flight && i < e->n_matrices; i++) {
             struct matrix *m = &e->matrices[i];
-            if (!m->selectable)
-                continue;
-            for_each_owned(row, e, m, j, 0, m->n_owned) if (place_of(e, m, row) == CHANNEL_DEFERRED)
-                fill_exchange(m, row, m->host.master, 1); /* as host AdamW writes it */
+            const struct row_groups groups = owned_groups(e, m);
+            for_each_in_group(row, &groups, j, m->selectable ? m->n_owned : 0)
+                host_adam_put(&m->host, (size_t)row, (size_t)row + 1, m->host.master,
+                              1); /* as host AdamW writes it */
         }
 }

@@ -1,13 +1,14 @@
 #include "offload/host_adam.h"
 
+#include "data/bf16.h"
+#include "data/simd.h"
 #include "offload/host_adam_kernels.h"
 
 #include <assert.h>
 #include <math.h>
-#include <string.h>
 
-/* Chunks are small enough to share a matrix out evenly, large enough to stream. */
-#define CHUNK_ELEMENTS ((size_t)32 << 10)
+/* Elements of a task: of 28 bytes, about a core's L2. */
+#define TASK_ELEMENTS ((size_t)64 << 10)
 
 bool host_adam_path_runs(enum host_adam_path path)
 {
@@ -74,13 +75,17 @@ static adam_kernel *kernel_of(enum host_adam_path path, enum dtype dtype)
     return bf16 ? adam_portable_bf16 : adam_portable_f32;
 }
 
+static bool is_deferred(const struct host_adam_matrix *matrix, size_t row)
+{
+    return !matrix->place || matrix->place[row] == CHANNEL_DEFERRED;
+}
+
 /* The end of the run of rows from row0 that share one set of constants: as many updates behind
- * them, and none important. */
+ * them, and all deferred. */
 static size_t run_end(const struct host_adam_matrix *matrix, size_t row0, size_t row1)
 {
     size_t row = row0 + 1;
-    while (row < row1 && matrix->updates[row] == matrix->updates[row0] &&
-           !(matrix->important && matrix->important[row]))
+    while (row < row1 && matrix->updates[row] == matrix->updates[row0] && is_deferred(matrix, row))
         row++;
     return row;
 }
@@ -105,7 +110,7 @@ void host_adam_update(enum host_adam_path path, const struct host_adam_matrix *m
     struct adam_constants constants = {0};
     uint32_t update = 0; /* that the constants are for */
     for (size_t row = row0; row < row1;) {
-        if (matrix->important && matrix->important[row]) {
+        if (!is_deferred(matrix, row)) {
             row++;
             continue;
         }
@@ -120,34 +125,61 @@ void host_adam_update(enum host_adam_path path, const struct host_adam_matrix *m
     }
 }
 
-int host_adam_chunks(size_t rows, size_t cols)
+ZF_SIMD
+static void put_elements(void *restrict exchange, enum dtype dtype, const float *restrict source,
+                         float divisor, size_t n)
 {
-    size_t chunks = (rows * cols + CHUNK_ELEMENTS - 1) / CHUNK_ELEMENTS;
-    return (int)(chunks < rows ? chunks : rows);
+    float *f32 = exchange;
+    uint16_t *bf16 = exchange;
+    if (dtype == DTYPE_F32)
+        for (size_t i = 0; i < n; i++)
+            f32[i] = source[i] / divisor;
+    else
+        for (size_t i = 0; i < n; i++)
+            bf16[i] = bf16_from_f32(source[i] / divisor);
 }
 
-static size_t chunk_row(const struct host_adam_job *job, int chunk)
+void host_adam_put(const struct host_adam_matrix *matrix, size_t row0, size_t row1,
+                   const float *source, float divisor)
 {
-    return job->matrix.rows * (size_t)chunk / (size_t)job->n_chunks;
+    for (size_t row = row0, end; row < row1; row = end) {
+        end = row + 1;
+        if (!is_deferred(matrix, row))
+            continue;
+        while (end < row1 && is_deferred(matrix, end))
+            end++;
+        const size_t first = row * matrix->cols;
+        put_elements((char *)matrix->exchange + first * dtype_size(matrix->exchange_dtype),
+                     matrix->exchange_dtype, source + first, divisor, (end - row) * matrix->cols);
+    }
 }
 
-void host_adam_run_chunk(void *argument, int chunk)
+int host_adam_cut(const struct host_adam_matrix *matrix, struct host_adam_task *tasks)
+{
+    const size_t rows = matrix->cols < TASK_ELEMENTS ? TASK_ELEMENTS / matrix->cols : 1;
+    int n = 0;
+    for (size_t row = 0; row < matrix->rows; row += rows, n++) {
+        const size_t last = row + rows < matrix->rows ? row + rows : matrix->rows;
+        if (tasks)
+            tasks[n] = (struct host_adam_task){matrix, (int)row, (int)last};
+    }
+    return n;
+}
+
+void host_adam_run(void *argument, int task)
 {
     const struct host_adam_job *job = argument;
-    host_adam_update(job->path, &job->matrix, chunk_row(job, chunk), chunk_row(job, chunk + 1),
-                     &job->rule, job->gradient_scale);
-}
-
-void host_adam_zero_chunk(void *argument, int chunk)
-{
-    const struct host_adam_job *job = argument;
-    const struct host_adam_matrix *matrix = &job->matrix;
-    size_t row = chunk_row(job, chunk), rows = chunk_row(job, chunk + 1) - row;
-    size_t first = row * matrix->cols, n = rows * matrix->cols;
-    size_t exchange_size = dtype_size(matrix->exchange_dtype);
-    memset(matrix->master + first, 0, n * sizeof(float));
-    memset(matrix->m + first, 0, n * sizeof(float));
-    memset(matrix->v + first, 0, n * sizeof(float));
-    memset((char *)matrix->exchange + first * exchange_size, 0, n * exchange_size);
-    memset(matrix->updates + row, 0, rows * sizeof *matrix->updates);
+    const struct host_adam_task *t = &job->tasks[task];
+    const struct host_adam_matrix *matrix = t->matrix;
+    const struct row_groups groups = row_groups_of(&matrix->part, job->n_groups);
+    struct adamw rule = job->rule;
+    rule.weight_decay = matrix->decays ? rule.weight_decay : 0;
+    for (int row = row_groups_next(&groups, job->group, t->first), end; row < t->last;
+         row = row_groups_next(&groups, job->group, end)) {
+        end = row_groups_end(&groups, row);
+        end = end < t->last ? end : t->last;
+        if (matrix->window)
+            host_adam_put(matrix, (size_t)row, (size_t)end, matrix->window, job->window_steps);
+        host_adam_update(job->path, matrix, (size_t)row, (size_t)end, &rule, 1);
+    }
 }

@@ -2,9 +2,9 @@
  *
  * The state of a matrix is fp32 master values and moments. The exchange buffer holds, on entry,
  * each channel's mean gradient and, on exit, its new parameter, in the same bytes, as bf16 or fp32.
- * A channel (row) that is flagged as important has its state elsewhere: nothing of it is read or
- * written here, its exchange bytes included. Each channel counts its own updates, since channels
- * move between device and host, and its count drives its bias correction.
+ * A channel (row) whose state is elsewhere is left alone: nothing of it is read or written here,
+ * its exchange bytes included. Each channel counts its own updates, since channels move between
+ * device and host, and its count drives its bias correction.
  *
  * Bytes moved per parameter: 12 read and 12 written of state, 2 + 2 (bf16) or 4 + 4 (fp32) of
  * exchange: 28 or 32. The arithmetic hides behind them; the limit is the memory's bandwidth.
@@ -17,6 +17,7 @@
 
 #include "data/safetensors.h"
 #include "model/ops.h"
+#include "model/row_groups.h"
 
 #include <stdbool.h>
 #include <stddef.h>
@@ -32,38 +33,52 @@ enum host_adam_path host_adam_best_path(void);
 /* The channels of one matrix. All arrays are borrowed and do not overlap. */
 struct host_adam_matrix {
     size_t rows, cols;
-    float *master, *m, *v;          /* (rows, cols) */
-    void *exchange;                 /* (rows, cols) of exchange_dtype; gradient in, parameter out */
-    enum dtype exchange_dtype;      /* DTYPE_BF16 or DTYPE_F32 */
-    uint32_t *updates;              /* (rows) AdamW updates that each row has had */
-    const unsigned char *important; /* (rows) 1: leave the row alone; or NULL: none is */
+    float *master, *m, *v;      /* (rows, cols) */
+    void *exchange;             /* (rows, cols) of exchange_dtype; gradient in, parameter out */
+    enum dtype exchange_dtype;  /* DTYPE_BF16 or DTYPE_F32 */
+    uint32_t *updates;          /* (rows) AdamW updates that each row has had */
+    const unsigned char *place; /* (rows) enum channel_place: all but deferred ones are left alone;
+                                   NULL: all are deferred */
+    const float *window;        /* (rows, cols) sums of gradients, whose mean jobs take; or NULL: it
+                                   lies in the exchange buffer */
+    struct matrix_part part;    /* which rows they are, for their groups */
+    bool decays;                /* the rule's weight decay applies in jobs */
 };
 
 /* The rule with correction1 and correction2 of a channel's update number `update`, from 1:
  * 1 - beta^update, in double precision. Whoever updates channels elsewhere uses the same. */
 struct adamw host_adam_rule_at(const struct adamw *rule, uint32_t update);
 
-/* One AdamW update (model/ops.h has the formula) of rows [row0, row1) that are not important, and
- * one more in their counts. The rule's own corrections are not used. bf16 parameters are rounded to
+/* One AdamW update (model/ops.h has the formula) of the deferred ones of rows [row0, row1), and one
+ * more in their counts. The rule's own corrections are not used. bf16 parameters are rounded to
  * nearest, ties to even; a NaN stays one. */
 void host_adam_update(enum host_adam_path path, const struct host_adam_matrix *matrix, size_t row0,
                       size_t row1, const struct adamw *rule, float gradient_scale);
 
-/* An update of a whole matrix as work for worker threads (offload/worker.h): chunk i of n_chunks
- * is an n_chunks-th of the rows. */
-struct host_adam_job {
-    struct host_adam_matrix matrix;
-    struct adamw rule;
-    float gradient_scale;
-    enum host_adam_path path;
-    int n_chunks;
+/* exchange = source / divisor for the deferred ones of rows [row0, row1).  source: (rows, cols) */
+void host_adam_put(const struct host_adam_matrix *matrix, size_t row0, size_t row1,
+                   const float *source, float divisor);
+
+/* Adjacent rows of a matrix: what one chunk of a job covers (offload/worker.h). The matrix is
+ * borrowed. */
+struct host_adam_task {
+    const struct host_adam_matrix *matrix;
+    int first, last;
 };
 
-/* How many chunks suit a matrix: a function of its shape alone. */
-int host_adam_chunks(size_t rows, size_t cols);
-void host_adam_run_chunk(void *job, int chunk);
-/* Zeroes the chunk's state, exchange and counts, so that its pages lie with the worker that will
- * update it. */
-void host_adam_zero_chunk(void *job, int chunk);
+/* Cuts a matrix into tasks of about 256 KiB of fp32: a function of its shape alone. Returns how
+ * many; tasks: room for them, or NULL. */
+int host_adam_cut(const struct host_adam_matrix *matrix, struct host_adam_task *tasks);
+
+/* The host's work when a group's windows have closed, as a job of a chunk for each task: one update
+ * of the group's deferred rows. */
+struct host_adam_job {
+    const struct host_adam_task *tasks; /* borrowed */
+    int group, n_groups;
+    struct adamw rule;
+    float window_steps; /* gradients in the windows */
+    enum host_adam_path path;
+};
+void host_adam_run(void *job, int task);
 
 #endif

@@ -33,36 +33,49 @@ AVX2 static inline __m256 adam_eight(float *master, float *m, float *v, __m256 x
     return p;
 }
 
-/* Eight fp32 to eight bf16 in the low halves of 32-bit words, rounded as bf16_from_f32 does. */
-AVX2 static inline __m256i bf16_from_eight(__m256 p)
+/* The upper halves are p in bf16, rounded as bf16_from_f32 does, but for NaNs. */
+AVX2 static inline __m256i round_eight(__m256 p)
 {
     __m256i bits = _mm256_castps_si256(p);
     __m256i odd = _mm256_and_si256(_mm256_srli_epi32(bits, 16), _mm256_set1_epi32(1));
-    bits = _mm256_add_epi32(bits, _mm256_add_epi32(odd, _mm256_set1_epi32(0x7fff)));
-    __m256i nan = _mm256_castps_si256(_mm256_cmp_ps(p, p, _CMP_UNORD_Q));
-    return _mm256_blendv_epi8(_mm256_srli_epi32(bits, 16), _mm256_set1_epi32(0x7fc0), nan);
+    return _mm256_add_epi32(bits, _mm256_add_epi32(odd, _mm256_set1_epi32(0x7fff)));
 }
 
-AVX2 static inline __m256 bf16_to_eight(const uint16_t *bf16)
+AVX2 static inline __m256i replace_nans(__m256i rounded, __m256 p)
 {
-    __m128i half = _mm_loadu_si128((const __m128i *)bf16);
-    return _mm256_castsi256_ps(_mm256_slli_epi32(_mm256_cvtepu16_epi32(half), 16));
+    __m256i nan = _mm256_castps_si256(_mm256_cmp_ps(p, p, _CMP_UNORD_Q));
+    return _mm256_blendv_epi8(rounded, _mm256_set1_epi32(0x7fc00000), nan);
+}
+
+/* Sixteen fp32 to bf16. Packing works within 128-bit lanes; the permutation puts the four quarters
+ * in order. */
+AVX2 static inline __m256i bf16_from_sixteen(__m256 p0, __m256 p1)
+{
+    __m256i low = round_eight(p0), high = round_eight(p1);
+    if (__builtin_expect(_mm256_movemask_ps(_mm256_cmp_ps(p0, p1, _CMP_UNORD_Q)), 0)) {
+        low = replace_nans(low, p0);
+        high = replace_nans(high, p1);
+    }
+    __m256i packed = _mm256_packus_epi32(_mm256_srli_epi32(low, 16), _mm256_srli_epi32(high, 16));
+    return _mm256_permute4x64_epi64(packed, 0xd8);
 }
 
 AVX2 void adam_avx2_bf16(float *master, float *m, float *v, void *exchange, size_t n,
                          const struct adam_constants *c)
 {
     const struct adam_constants constants = *c;
+    const __m256i zero = _mm256_setzero_si256();
     uint16_t *bf16 = exchange;
     for (size_t i = 0; i < n; i += 16) {
         prefetch_ahead(master + i, m + i, v + i);
         _mm_prefetch((const char *)(bf16 + i + ADAM_AHEAD), _MM_HINT_T0);
-        __m256 x0 = bf16_to_eight(bf16 + i), x1 = bf16_to_eight(bf16 + i + 8);
+        __m256i halves = _mm256_loadu_si256((const __m256i *)(bf16 + i));
+        halves = _mm256_permute4x64_epi64(halves, 0xd8);
+        __m256 x0 = _mm256_castsi256_ps(_mm256_unpacklo_epi16(zero, halves));
+        __m256 x1 = _mm256_castsi256_ps(_mm256_unpackhi_epi16(zero, halves));
         __m256 p0 = adam_eight(master + i, m + i, v + i, x0, &constants);
         __m256 p1 = adam_eight(master + i + 8, m + i + 8, v + i + 8, x1, &constants);
-        /* Packing works within 128-bit lanes; the permutation puts the four quarters in order. */
-        __m256i packed = _mm256_packus_epi32(bf16_from_eight(p0), bf16_from_eight(p1));
-        _mm256_storeu_si256((__m256i *)(bf16 + i), _mm256_permute4x64_epi64(packed, 0xd8));
+        _mm256_storeu_si256((__m256i *)(bf16 + i), bf16_from_sixteen(p0, p1));
     }
 }
 

@@ -37,12 +37,14 @@ AVX512 static inline __m512 adam_sixteen(float *master, float *m, float *v, __m5
 /* Rounds as bf16_from_f32 does; the processor's own conversion would flush denormals. */
 AVX512 static inline __m256i bf16_from_sixteen(__m512 p)
 {
+    const __m512i even = _mm512_set1_epi32(0x7fff), odd = _mm512_set1_epi32(0x8000);
     __m512i bits = _mm512_castps_si512(p);
-    __m512i odd = _mm512_and_si512(_mm512_srli_epi32(bits, 16), _mm512_set1_epi32(1));
-    bits = _mm512_add_epi32(bits, _mm512_add_epi32(odd, _mm512_set1_epi32(0x7fff)));
-    bits = _mm512_mask_mov_epi32(_mm512_srli_epi32(bits, 16),
-                                 _mm512_cmp_ps_mask(p, p, _CMP_UNORD_Q), _mm512_set1_epi32(0x7fc0));
-    return _mm512_cvtepi32_epi16(bits);
+    __mmask16 is_odd = _mm512_test_epi32_mask(bits, _mm512_set1_epi32(0x10000));
+    bits = _mm512_add_epi32(bits, _mm512_mask_mov_epi32(even, is_odd, odd));
+    __mmask16 nan = _mm512_cmp_ps_mask(p, p, _CMP_UNORD_Q);
+    if (__builtin_expect(nan, 0))
+        bits = _mm512_mask_mov_epi32(bits, nan, _mm512_set1_epi32(0x7fc00000));
+    return _mm512_cvtepi32_epi16(_mm512_srli_epi32(bits, 16));
 }
 
 AVX512 void adam_avx512_bf16(float *master, float *m, float *v, void *exchange, size_t n,

@@ -3,10 +3,10 @@
  *
  * A channel is a row of a matrix stored (in, out). Two divisions cross each other:
  *   - ranks own contiguous ranges of a matrix's channels, equal to within one;
- *   - the S groups of the staggered schedule interleave: channel i of matrix p is in group
- *     (i + p) mod S. Every group therefore holds one S-th of every matrix and of every rank's
- * share, so traffic and host work are equal in all steps for a model of any shape, and groups do
- * not depend on the number of ranks. */
+ *   - the S groups of the staggered schedule have blocks of every matrix in turn
+ *     (model/row_groups.h). Every group therefore holds one S-th of every matrix and nearly one of
+ * every rank's share, so traffic and host work are equal in all steps for a model of any shape, and
+ * groups do not depend on the number of ranks. */
 #ifndef ZF_OFFLOAD_SCHEDULE_H
 #define ZF_OFFLOAD_SCHEDULE_H
 
@@ -20,10 +20,6 @@ struct range {
  * (a bias is one of a single row) starts with another rank for each index, so that they spread. */
 struct range schedule_owned(int matrix, int rows, int ranks, int rank);
 
-/* Channels of matrix `matrix` in [from, last) that belong to `group` of `interval`: the first of
- * them; the others follow at steps of `interval`. */
-int schedule_first_of_group(int matrix, int from, int group, int interval);
-
 /* How many of a matrix's channels are important: floor(ratio * channels), but at least 1 where
  * ratio > 0. */
 int schedule_important(double ratio, int channels);
@@ -31,5 +27,10 @@ int schedule_important(double ratio, int channels);
 /* Whether `group`'s window closes at the end of a step, `elapsed` steps (from 0) after windows
  * began. Staggered: one group a step; else all groups in each interval's last step. */
 bool schedule_closes(int group, int elapsed, int interval, bool stagger);
+
+/* The shortest window, from 1 to `longest` steps, with which the host keeps up: every step brings
+ * it one part in so many of its work for all channels, which takes host_seconds, and step_seconds
+ * later comes the next. */
+int schedule_least_interval(double host_seconds, double step_seconds, int longest);
 
 #endif

@@ -31,16 +31,10 @@ void cpu_for_rows(const struct matrix_batch *b, cpu_row_work *work, const void *
     }
 }
 
-static int group_of(const struct channel_set *set, const struct matrix_rows *m, int row)
+static bool in_set(const struct channel_set *set, const struct matrix_rows *m, int row, int group)
 {
-    return (int)(((long)row + m->shift) % set->n_groups);
-}
-
-static bool in_set(const struct channel_set *set, const struct matrix_rows *m, int row)
-{
-    bool deferred = m->place[row] == CHANNEL_DEFERRED ||
-                    (set->with_leaving && m->place[row] == CHANNEL_LEAVING);
-    return deferred && (set->groups >> group_of(set, m, row) & 1);
+    return (set->groups >> group & 1) && (m->place[row] == CHANNEL_DEFERRED ||
+                                          (set->with_leaving && m->place[row] == CHANNEL_LEAVING));
 }
 
 ZF_SIMD
@@ -59,11 +53,12 @@ struct gathering {
 static void gather(const struct matrix_rows *m, int first, int last, const void *argument)
 {
     const struct gathering *g = argument;
+    const struct row_groups groups = row_groups_of(&m->part, g->set->n_groups);
     for (int i = first; i < last; i++) {
         const size_t at = (size_t)i * m->cols;
-        if (in_set(g->set, m, i))
-            add_scaled(m->window + at, m->gradient + at, g->scale, m->cols,
-                       g->fresh >> group_of(g->set, m, i) & 1);
+        const int group = row_groups_group(&groups, i);
+        if (in_set(g->set, m, i, group))
+            add_scaled(m->window + at, m->gradient + at, g->scale, m->cols, g->fresh >> group & 1);
     }
 }
 
@@ -104,9 +99,10 @@ static void send(const struct matrix_rows *m, int first, int last, const void *a
     const bool window = t->source == ROWS_WINDOW;
     const float *src = window ? m->window : m->gradient;
     char *dst = window ? m->exchange : m->staged;
+    const struct row_groups groups = row_groups_of(&m->part, t->set->n_groups);
     for (int i = first; i < last; i++) {
         const size_t at = (size_t)i * m->cols;
-        if (in_set(t->set, m, i))
+        if (in_set(t->set, m, i, row_groups_group(&groups, i)))
             send_row(dst + at * dtype_size(t->dtype), t->dtype, src + at, t->divisor, m->cols);
     }
 }
@@ -131,9 +127,10 @@ static void receive_row(float *restrict dst, const void *restrict src, enum dtyp
 static void receive(const struct matrix_rows *m, int first, int last, const void *argument)
 {
     const struct transfer *t = argument;
+    const struct row_groups groups = row_groups_of(&m->part, t->set->n_groups);
     for (int i = first; i < last; i++) {
         const size_t at = (size_t)i * m->cols;
-        if (in_set(t->set, m, i))
+        if (in_set(t->set, m, i, row_groups_group(&groups, i)))
             receive_row((float *)m->values + at,
                         (const char *)m->exchange + at * dtype_size(t->dtype), t->dtype, m->cols);
     }

@@ -29,9 +29,19 @@ static row_set kernel_set(const struct channel_set *set)
     return {set->groups, set->n_groups, set->with_leaving};
 }
 
-__device__ static inline int group_of(const row_set &set, const matrix_rows &m, int row)
+/* The groups of the matrix that a warp is in: found anew where it comes to another. */
+struct group_walk {
+    const matrix_rows *matrix;
+    row_groups groups;
+};
+
+__device__ static inline int group_of(const row_set &set, const row_piece &at, group_walk &walk)
 {
-    return (int)((unsigned)(row + m.shift) % (unsigned)set.n_groups);
+    if (walk.matrix != at.matrix) {
+        walk.matrix = at.matrix;
+        walk.groups = row_groups_of(&at.matrix->part, set.n_groups);
+    }
+    return row_groups_group(&walk.groups, at.row);
 }
 
 __device__ static inline bool in_set(const row_set &set, const matrix_rows &m, int row, int group)
@@ -84,10 +94,11 @@ __global__ static void __launch_bounds__(BLOCK)
     if (factor == 0)
         return;
     piece_walk walk = {};
+    group_walk groups = {};
     for (int piece = first_piece(); piece < batch.n_pieces; piece += piece_stride()) {
         const row_piece at = piece_at(batch, piece, walk);
         const matrix_rows &m = *at.matrix;
-        const int group = group_of(set, m, at.row);
+        const int group = group_of(set, at, groups);
         if (!in_set(set, m, at.row, group))
             continue;
         const bool keeps = !(fresh >> group & 1);
@@ -148,10 +159,11 @@ __global__ static void __launch_bounds__(BLOCK)
 {
     constexpr bool arrives = way == VALUES_ARRIVE;
     piece_walk walk = {};
+    group_walk groups = {};
     for (int piece = first_piece(); piece < batch.n_pieces; piece += piece_stride()) {
         const row_piece at = piece_at(batch, piece, walk);
         const matrix_rows &m = *at.matrix;
-        if (!in_set(set, m, at.row, group_of(set, m, at.row)))
+        if (!in_set(set, m, at.row, group_of(set, at, groups)))
             continue;
         const size_t row = (size_t)at.row * m.cols;
         To *dst = (To *)(arrives ? m.values : way == WINDOWS_LEAVE ? m.exchange : m.staged) + row;

@@ -122,6 +122,9 @@ refused "a garbled state" "trainer_state.json:2: global_step" "$bad"
 damage $optimizer cat "$scratch/adamw-first/$optimizer"
 refused "another checkpoint's optimizer file" "$optimizer" "$bad"
 
+damage $optimizer env LC_ALL=C sed '1s/"layout"/"yaloot"/'
+refused "a checkpoint from before layouts had numbers" "layout 1, but this program reads layout 2" "$bad"
+
 limited=$scratch/limited
 check "save_total_limit runs" "$train" --config configs/adamw.json "${tiny[@]}" --max_steps 8 \
     --save_strategy steps --save_steps 2 --save_total_limit 2 --output_dir "$limited"

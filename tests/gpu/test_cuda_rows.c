@@ -7,10 +7,13 @@
  * packs and some not. */
 
 static const struct {
-    int cols, n_rows, shift;
-    int offset; /* from a place that is aligned, in elements */
-} shapes[] = {{33, 75, 2, 0}, {64, 1, 63, 0},   {5, 0, 3, 0},   {1, 75, 0, 0},   {333, 13, 5, 0},
-              {7, 75, 1, 0},  {1032, 13, 9, 0}, {72, 75, 1, 1}, {516, 13, 4, 0}, {8, 0, 0, 0}};
+    int cols, n_rows, index;
+    int offset;      /* from a place that is aligned, in elements */
+    int first, rows; /* which rows they are, of how many */
+} shapes[] = {{33, 75, 2, 0, 0, 75},      {64, 1, 63, 0, 900, 1801},   {5, 0, 3, 0, 7, 7},
+              {1, 75, 0, 0, 75, 150},     {333, 13, 5, 0, 500, 2000},  {7, 75, 1, 0, 5, 80},
+              {1032, 13, 9, 0, 260, 280}, {72, 75, 1, 1, 1000, 10000}, {516, 13, 4, 0, 0, 13},
+              {8, 0, 0, 0, 0, 0}};
 
 enum { SHAPES = sizeof shapes / sizeof *shapes, MOST_ROWS = 75 };
 
@@ -43,18 +46,26 @@ static unsigned char place_of(int k, int row, uint32_t key)
     return (unsigned char)(random_bits((size_t)(k * MOST_ROWS + row), key) % 4);
 }
 
+static struct matrix_part part_of(int k)
+{
+    return (struct matrix_part){shapes[k].index, shapes[k].first, shapes[k].rows, shapes[k].cols};
+}
+
 /* For each element of flat arrays, whether it is in the set. */
 static bool *members(const struct rows_case *c, uint32_t key)
 {
     bool *in = zf_calloc(first_of(SHAPES), sizeof *in);
-    for (int k = c->first; k < c->last; k++)
+    for (int k = c->first; k < c->last; k++) {
+        const struct matrix_part part = part_of(k);
+        const struct row_groups groups = row_groups_of(&part, c->n_groups);
         for (int i = 0; i < shapes[k].n_rows * shapes[k].cols; i++) {
-            const int row = i / shapes[k].cols, group = (row + shapes[k].shift) % c->n_groups;
+            const int row = i / shapes[k].cols, group = row_groups_group(&groups, row);
             const unsigned char place = place_of(k, row, key);
             in[first_of(k) + (size_t)i] =
                 (c->groups >> group & 1) &&
                 (place == CHANNEL_DEFERRED || (place == CHANNEL_LEAVING && c->with_leaving));
         }
+    }
     return in;
 }
 
@@ -98,7 +109,7 @@ static struct table table_create(struct device *d, const struct rows_case *c, ui
                                        .staged = element(a.staged, at, dtype_size(a.dtype)),
                                        .n_rows = shapes[k].n_rows,
                                        .cols = shapes[k].cols,
-                                       .shift = shapes[k].shift};
+                                       .part = part_of(k)};
     }
     t.matrices = (struct matrix_rows *)matrix_batch_upload(d, rows, SHAPES).matrices;
     t.batch = matrix_batch_part(rows, t.matrices, c->first, c->last);

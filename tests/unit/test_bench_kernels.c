@@ -100,8 +100,8 @@ static void all_run_at_odd_shapes(void **state)
     b.shape.element = 4;
     kernel_bench_create(&b);
     assert_in_range(b.shape.distinct, 2, 33);
-    assert_int_equal(b.shape.important, 8); /* of 100: 0 to 3 and 80 to 83 */
-    assert_int_equal(b.shape.closing, 23);
+    assert_int_equal(b.shape.important, 5); /* of 100: 0, 20, 40, 60 and 80 */
+    assert_int_equal(b.shape.closing, 23);  /* of 0 to 6, 28 to 33, 52 to 57 and 76 to 81 */
     kernel_products(&b, products);
     for (int i = 0; i < KERNEL_PRODUCTS; i++) {
         b.product = products[i].product;

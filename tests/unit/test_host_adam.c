@@ -1,8 +1,11 @@
 /* offload/host_adam and host_memory: the rule, against double precision and PyTorch's optimizers;
- * bit equality of all instruction sets and all ways of cutting; what must not be touched. */
+ * bit equality of all instruction sets and all ways of cutting; what must not be touched; that the
+ * engine's groups cost no speed. */
 #include "tests/testing.h"
 
 #include "data/alloc.h"
+#include "data/bf16.h"
+#include "data/clock.h"
 #include "data/rng.h"
 #include "offload/host_adam.h"
 #include "offload/host_memory.h"
@@ -250,26 +253,27 @@ static void follows_the_formula(void **state)
     }
 }
 
-/* Important rows, and rows outside the range, keep every bit; the others are as without them. */
+/* Rows that are not deferred, and rows outside the range, keep every bit; the others are as without
+ * them. */
 static void leaves_rows_alone(void **state)
 {
     (void)state;
     enum { ROWS = 50, COLS = 21, FROM = 3, TO = 47 };
-    unsigned char important[ROWS];
+    unsigned char place[ROWS];
     for (int i = 0; i < ROWS; i++)
-        important[i] = random_bits(2, (size_t)i) % 3 == 0;
+        place[i] = (unsigned char)(random_bits(2, (size_t)i) % 4);
     for (int path = 0; path < HOST_ADAM_N_PATHS; path++)
         for (int bf16 = 0; bf16 < 2 && host_adam_path_runs(path); bf16++) {
             enum dtype dtype = bf16 ? DTYPE_BF16 : DTYPE_F32;
             struct host_adam_matrix a = matrix_create(ROWS, COLS, dtype, 4);
             struct host_adam_matrix all = matrix_create(ROWS, COLS, dtype, 4);
             struct host_adam_matrix old = matrix_create(ROWS, COLS, dtype, 4);
-            a.important = important;
+            a.place = place;
             host_adam_update(path, &a, FROM, TO, &adamw_rule, 1);
             host_adam_update(path, &all, 0, ROWS, &adamw_rule, 1);
             size_t row_bytes = COLS * dtype_size(dtype);
             for (size_t i = 0; i < ROWS; i++) {
-                bool kept = i < FROM || i >= TO || important[i];
+                bool kept = i < FROM || i >= TO || place[i] != CHANNEL_DEFERRED;
                 const struct host_adam_matrix *as = kept ? &old : &all;
                 assert_memory_equal(a.master + i * COLS, as->master + i * COLS, 4 * COLS);
                 assert_memory_equal(a.m + i * COLS, as->m + i * COLS, 4 * COLS);
@@ -284,49 +288,147 @@ static void leaves_rows_alone(void **state)
         }
 }
 
-static void chunks_on_workers_change_nothing(void **state)
+/* A matrix's tasks. The caller frees them. */
+static struct host_adam_task *cut(const struct host_adam_matrix *a, int *n)
 {
-    (void)state;
-    enum { ROWS = 301, COLS = 257 };
-    struct host_adam_matrix whole = matrix_create(ROWS, COLS, DTYPE_BF16, 6);
-    for (int step = 0; step < 3; step++)
-        host_adam_update(host_adam_best_path(), &whole, 0, ROWS, &adamw_rule, 1);
-    for (int threads = 1; threads <= 4; threads++) {
-        struct worker_config config = {.local_size = 1,
-                                       .threads = threads,
-                                       .delay_seconds = 1e-3,
-                                       .delay_seed = (uint32_t)threads};
-        struct worker_pool *pool = worker_pool_create(&config);
-        struct host_adam_job job = {.matrix = matrix_create(ROWS, COLS, DTYPE_BF16, 6),
-                                    .rule = adamw_rule,
-                                    .gradient_scale = 1,
-                                    .path = host_adam_best_path(),
-                                    .n_chunks = host_adam_chunks(ROWS, COLS)};
-        assert_in_range(job.n_chunks, 2, ROWS);
-        for (int step = 0; step < 3; step++)
-            worker_pool_submit(pool, &(struct worker_job){host_adam_run_chunk, &job, job.n_chunks});
-        worker_pool_destroy(pool);
-        assert_same_matrix(&job.matrix, &whole);
-        matrix_free(&job.matrix);
-    }
-    matrix_free(&whole);
+    struct host_adam_task *tasks = zf_malloc(sizeof *tasks * (size_t)host_adam_cut(a, NULL));
+    *n = host_adam_cut(a, tasks);
+    return tasks;
 }
 
-static void zeroes_chunks(void **state)
+static void tasks_cover_a_matrix(void **state)
 {
     (void)state;
-    struct host_adam_job job = {.matrix = matrix_create(11, 7, DTYPE_BF16, 6), .n_chunks = 4};
-    job.matrix.updates[5] = 9;
-    for (int i = 0; i < job.n_chunks; i++)
-        host_adam_zero_chunk(&job, i);
-    for (size_t i = 0; i < 77; i++)
-        assert_true(job.matrix.master[i] == 0 && job.matrix.m[i] == 0 && job.matrix.v[i] == 0 &&
-                    ((uint16_t *)job.matrix.exchange)[i] == 0);
-    assert_int_equal(job.matrix.updates[5], 0);
-    matrix_free(&job.matrix);
-    assert_int_equal(host_adam_chunks(3, 1000000), 3);
-    assert_int_equal(host_adam_chunks(0, 5), 0);
-    assert_int_equal(host_adam_chunks(100, 1), 1);
+    static const size_t shapes[][2] = {{1, 1}, {301, 257}, {3, 1000000}, {100000, 1}, {0, 5}};
+    for (size_t k = 0; k < sizeof shapes / sizeof *shapes; k++) {
+        const struct host_adam_matrix a = {.rows = shapes[k][0], .cols = shapes[k][1]};
+        int n, row = 0;
+        struct host_adam_task *tasks = cut(&a, &n);
+        for (int i = 0; i < n; i++) {
+            assert_ptr_equal(tasks[i].matrix, &a);
+            assert_int_equal(tasks[i].first, row);
+            assert_true(tasks[i].last > row);
+            assert_true((size_t)(tasks[i].last - row) * a.cols <= 65536 ||
+                        tasks[i].last == row + 1);
+            row = tasks[i].last;
+        }
+        assert_int_equal(row, a.rows);
+        free(tasks);
+    }
+}
+
+/* Jobs over the groups, on any number of workers, are one update of the whole matrix, with the mean
+ * of its windows where it has any. */
+static void jobs_on_workers_change_nothing(void **state)
+{
+    (void)state;
+    enum { ROWS = 1301, COLS = 257, FIRST = 200, GROUPS = 5 };
+    unsigned char place[ROWS];
+    for (int i = 0; i < ROWS; i++)
+        place[i] = (unsigned char)(random_bits(8, (size_t)i) % 9 ? CHANNEL_DEFERRED : 1 + i % 3);
+    for (int windows = 0; windows < 2; windows++) {
+        struct adamw without_decay = adamw_rule;
+        struct host_adam_matrix whole = matrix_create(ROWS, COLS, DTYPE_BF16, 6);
+        float *window = zf_malloc(sizeof(float) * ROWS * COLS);
+        for (size_t i = 0; i < ROWS * COLS; i++)
+            window[i] = random_float(7, i);
+        whole.place = place;
+        without_decay.weight_decay = 0;
+        for (int step = 0; step < 3; step++) {
+            for (size_t i = 0; windows && i < ROWS * COLS; i++)
+                if (place[i / COLS] == CHANNEL_DEFERRED)
+                    ((uint16_t *)whole.exchange)[i] = bf16_from_f32(window[i] / 3);
+            host_adam_update(host_adam_best_path(), &whole, 0, ROWS,
+                             windows ? &without_decay : &adamw_rule, 1);
+        }
+        for (int threads = 1; threads <= 4; threads++) {
+            struct worker_config config = {.local_size = 1,
+                                           .threads = threads,
+                                           .delay_seconds = 1e-3,
+                                           .delay_seed = (uint32_t)threads};
+            struct worker_pool *pool = worker_pool_create(&config);
+            struct host_adam_matrix a = matrix_create(ROWS, COLS, DTYPE_BF16, 6);
+            struct host_adam_job jobs[GROUPS];
+            int n;
+            a.place = place;
+            a.window = windows ? window : NULL;
+            a.part = (struct matrix_part){4, FIRST, FIRST + ROWS + 50, COLS};
+            a.decays = !windows;
+            struct host_adam_task *tasks = cut(&a, &n);
+            assert_in_range(n, 4, ROWS);
+            for (int step = 0; step < 3; step++)
+                for (int g = 0; g < GROUPS; g++) {
+                    jobs[g] = (struct host_adam_job){.tasks = tasks,
+                                                     .group = g,
+                                                     .n_groups = GROUPS,
+                                                     .rule = adamw_rule,
+                                                     .window_steps = 3,
+                                                     .path = host_adam_best_path()};
+                    worker_pool_submit(pool, &(struct worker_job){host_adam_run, &jobs[g], n});
+                }
+            worker_pool_destroy(pool);
+            assert_same_matrix(&a, &whole);
+            matrix_free(&a);
+            free(tasks);
+        }
+        matrix_free(&whole);
+        free(window);
+    }
+}
+
+/* Seconds of one update of a matrix, group after group. */
+static double time_groups(struct host_adam_matrix *a, int cols, int n_groups)
+{
+    a->cols = (size_t)cols;
+    a->rows = (size_t)(16 << 20) / a->cols;
+    a->part = (struct matrix_part){0, 0, (int)a->rows, cols};
+    int n;
+    struct host_adam_task *tasks = cut(a, &n);
+    struct host_adam_job job = {
+        .tasks = tasks, .n_groups = n_groups, .rule = adamw_rule, .path = host_adam_best_path()};
+    for (size_t i = 0; i < a->rows * a->cols; i++)
+        ((uint16_t *)a->exchange)[i] = 0x3c24;
+    const double begin = clock_seconds();
+    for (job.group = 0; job.group < n_groups; job.group++)
+        for (int i = 0; i < n; i++)
+            host_adam_run(&job, i);
+    const double seconds = clock_seconds() - begin;
+    free(tasks);
+    return seconds;
+}
+
+/* Groups are visited nearly as fast as one whole array: narrow rows do not cost the memory's speed.
+ * The best of several rounds, in turns, since the machine may have other things to do. */
+static void groups_are_as_fast_as_one_array(void **state)
+{
+    (void)state;
+#if defined(__SANITIZE_ADDRESS__) || defined(__SANITIZE_THREAD__)
+    print_message("skipped: sanitizers decide how long it takes\n");
+    skip();
+#endif
+    static const int widths[] = {96, 768};
+    struct zf_error err = {""};
+    const size_t n = 16 << 20;
+    struct host_adam_matrix a = {.master = host_memory_allocate(4 * n, &err),
+                                 .m = host_memory_allocate(4 * n, &err),
+                                 .v = host_memory_allocate(4 * n, &err),
+                                 .exchange = host_memory_allocate(4 * n, &err),
+                                 .exchange_dtype = DTYPE_BF16,
+                                 .updates = zf_calloc(n, sizeof *a.updates)};
+    for (size_t k = 0; k < sizeof widths / sizeof *widths; k++) {
+        double whole = INFINITY, groups = INFINITY;
+        for (int round = 0; round < 7; round++) {
+            whole = fmin(whole, time_groups(&a, widths[k], 1));
+            groups = fmin(groups, time_groups(&a, widths[k], 4));
+        }
+        print_message("%d columns: four groups have %.2f of the speed of one array\n", widths[k],
+                      whole / groups);
+        assert_true(whole / groups >= 0.6);
+    }
+    float *arrays[] = {a.master, a.m, a.v, a.exchange};
+    for (int i = 0; i < 4; i++)
+        host_memory_free(arrays[i], 4 * n);
+    free(a.updates);
 }
 
 static const float *fixture_tensor(const struct safetensors *file, const char *name)
@@ -417,8 +519,9 @@ int main(void)
         cmocka_unit_test(rounds_to_nearest_even),
         cmocka_unit_test(follows_the_formula),
         cmocka_unit_test(leaves_rows_alone),
-        cmocka_unit_test(chunks_on_workers_change_nothing),
-        cmocka_unit_test(zeroes_chunks),
+        cmocka_unit_test(tasks_cover_a_matrix),
+        cmocka_unit_test(jobs_on_workers_change_nothing),
+        cmocka_unit_test(groups_are_as_fast_as_one_array),
         cmocka_unit_test(follows_pytorch),
         cmocka_unit_test(allocates_host_memory),
     };

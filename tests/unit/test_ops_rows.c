@@ -284,8 +284,10 @@ static void greatest_rows_are_chosen(void **state)
 /* Rows that gather, leave and arrive: matrices that differ in everything. */
 
 static const struct {
-    int cols, n_rows, shift;
-} shapes[] = {{33, 203, 2}, {64, 1, 63}, {5, 0, 3}, {1, 203, 0}, {1333, 57, 5}, {7, 60, 1}};
+    int cols, n_rows, index;
+    int first, rows; /* which rows they are, of how many */
+} shapes[] = {{33, 203, 2, 0, 203},  {64, 1, 63, 900, 1801},  {5, 0, 3, 7, 7},
+              {1, 203, 0, 203, 406}, {1333, 57, 5, 100, 200}, {7, 60, 1, 5, 80}};
 
 enum { SHAPES = sizeof shapes / sizeof *shapes, MOST_ROWS = 203 };
 
@@ -313,18 +315,26 @@ struct table {
     bool *in, *fresh;
 };
 
+static struct matrix_part part_of(int k)
+{
+    return (struct matrix_part){shapes[k].index, shapes[k].first, shapes[k].rows, shapes[k].cols};
+}
+
 static void describe_elements(struct table *t, const struct rows_case *c)
 {
     size_t at = 0;
-    for (int k = 0; k < SHAPES; k++)
+    for (int k = 0; k < SHAPES; k++) {
+        const struct matrix_part part = part_of(k);
+        const struct row_groups groups = row_groups_of(&part, c->n_groups);
         for (int i = 0; i < shapes[k].n_rows * shapes[k].cols; i++, at++) {
-            const int row = i / shapes[k].cols, group = (row + shapes[k].shift) % c->n_groups;
+            const int row = i / shapes[k].cols, group = row_groups_group(&groups, row);
             const unsigned char place = t->place[k][row];
             t->fresh[at] = c->fresh >> group & 1;
             t->in[at] =
                 k >= c->first && k < c->last && (c->groups >> group & 1) &&
                 (place == CHANNEL_DEFERRED || (place == CHANNEL_LEAVING && c->with_leaving));
         }
+    }
 }
 
 static void table_create(struct table *t, const struct rows_case *c)
@@ -335,7 +345,7 @@ static void table_create(struct table *t, const struct rows_case *c)
         t->rows[k] = (struct matrix_rows){.place = t->place[k],
                                           .n_rows = shapes[k].n_rows,
                                           .cols = shapes[k].cols,
-                                          .shift = shapes[k].shift};
+                                          .part = part_of(k)};
         for (int i = 0; i < MOST_ROWS; i++)
             t->place[k][i] = (unsigned char)(random_bits((size_t)(k * MOST_ROWS + i), 7) % 4);
         t->n += (size_t)shapes[k].n_rows * (size_t)shapes[k].cols;
@@ -529,8 +539,9 @@ static void nothing_of_nothing(void **state)
     float x[8] = {1, 2, 3, 4, 5, 6, 7, 8}, y[8];
     const struct adamw rule = {0};
     const struct channel_set set = {.n_groups = 1, .groups = 1, .with_leaving = true};
-    struct matrix_rows rows[2] = {{.values = x, .gradient = x, .window = x, .cols = 4},
-                                  {.values = x, .gradient = x, .window = x, .cols = 9}};
+    struct matrix_rows rows[2] = {
+        {.values = x, .gradient = x, .window = x, .cols = 4, .part = {.cols = 4}},
+        {.values = x, .gradient = x, .window = x, .cols = 9, .part = {.cols = 9}}};
     memcpy(y, x, sizeof x);
     matrix_batch_number(rows, 2);
     for (int n = 0; n <= 2; n++) {

@@ -9,6 +9,7 @@
 #include "data/alloc.h"
 #include "data/bf16.h"
 #include "data/file.h"
+#include "offload/engine_internal.h"
 
 #include <math.h>
 #include <sys/wait.h>
@@ -64,6 +65,21 @@ static void run(struct problem *p, int first, int last)
         problem_step(p, step);
 }
 
+/* The windows' length and the important channels are the oracle's. */
+static void assert_same_schedule(const struct problem *p, const struct oracle *o, unsigned seed,
+                                 const struct engine_config *config, int step)
+{
+    const struct engine *e = p->engine;
+    if (e->interval != oracle_interval(o))
+        fail_msg("seed %u (%s), step %d: windows of %d steps, not %d", seed,
+                 problem_describe(config), step, e->interval, oracle_interval(o));
+    for (size_t c = 0; c < e->n_channels; c++)
+        if ((e->place[c] == CHANNEL_IMPORTANT || e->place[c] == CHANNEL_RESIDENT) !=
+            oracle_is_important(o, (int)c))
+            fail_msg("seed %u (%s), step %d: channel %zu is in place %d", seed,
+                     problem_describe(config), step, c, e->place[c]);
+}
+
 /* The engine beside the oracle, step by step; both end with all windows closed. */
 static void follow_oracle(const struct engine_config *config, unsigned seed, int steps,
                           double tolerance)
@@ -84,6 +100,7 @@ static void follow_oracle(const struct engine_config *config, unsigned seed, int
             problem_add_gradient(&p, step, s, p.params, grads);
         oracle_step(o, grads, problem_lr(step));
         problem_step(&p, step);
+        assert_same_schedule(&p, o, seed, config, step);
     }
     problem_finish(&p);
     oracle_finish(o, problem_lr(steps - 1));
@@ -265,7 +282,22 @@ static void I3(void **state)
     }
 }
 
-/* Any number of ranks gives what one gives, to the rounding of sums, and the same selections. */
+/* The same channels are important, and are to be, as in an engine of one rank. */
+static void assert_same_choice(const struct problem *p, const struct problem *q, unsigned seed,
+                               const struct engine_config *config, int step)
+{
+    const struct engine *a = p->engine, *b = q->engine;
+    assert_int_equal(a->n_channels, b->n_channels);
+    for (size_t c = 0; c < a->n_channels; c++)
+        if (a->place[c] != b->place[c] || a->target[c] != b->target[c])
+            fail_msg("seed %u (%s), step %d: rank %d of %d has channel %zu in place %d, chosen %d; "
+                     "one rank has it in place %d, chosen %d",
+                     seed, problem_describe(config), step, a->rank, a->ranks, c, a->place[c],
+                     a->target[c], b->place[c], b->target[c]);
+}
+
+/* Any number of ranks gives what one gives, to the rounding of sums, and chooses the same channels.
+ */
 static void I4(void **state)
 {
     (void)state;
@@ -278,6 +310,7 @@ static void I4(void **state)
         for (int step = 0; step < 40; step++) {
             struct step_report a = problem_step(&p, step), b = problem_step(&q, step);
             double off = distance(p.params, q.params, p.table.n_elements);
+            assert_same_choice(&p, &q, seed, &c, step);
             if (off > (c.bf16 ? 2e-2 : 1e-5) || a.selected != b.selected ||
                 fabs(a.important_share - b.important_share) > (c.bf16 ? 5e-2 : 1e-5))
                 fail_msg("seed %u (%s), step %d: %g away from one rank's", seed,
@@ -669,30 +702,161 @@ static void refusals(void **state)
     problem_destroy(&p);
 }
 
-/* update_interval "auto" settles on an interval of its range, and no gradient is lost on the way.
- */
+static struct engine_config auto_config(void)
+{
+    struct engine_config c = problem_config();
+    c.topk_ratio = 0.25;
+    c.update_interval = 0;
+    c.apply_lag = 1;
+    c.auto_ratio = 0.99;
+    return c;
+}
+
+/* A step in which each matrix's first three channels of twelve have a gradient of norm 1, the
+ * others one of its own, but for so many that have none. Returns the windows' length. */
+static int step_with_norms(struct problem *p, const float *deferred, int silent)
+{
+    struct step_report report;
+    struct zf_error err;
+    for (int k = 0, matrix = 0; k < p->table.n_params; k++) {
+        const struct param *q = &p->table.params[k];
+        if (q->kind != PARAM_MATRIX)
+            continue;
+        for (int row = 0; row < q->rows - silent; row++)
+            p->grads[q->offset + (size_t)row * (size_t)q->cols] = row < 3 ? 1 : deferred[matrix];
+        matrix++;
+    }
+    engine_begin_step(p->engine, problem_lr(0));
+    problem_give_gradient(p);
+    assert_works(engine_end_step(p->engine, &report, &err), err);
+    return report.update_interval;
+}
+
+/* update_interval "auto", worked out by hand: the first choice is made when deferred channels have
+ * gathered a norm of 1, in auto_ratio of four matrices; the first windows have four steps. */
+static void auto_by_hand(void **state)
+{
+    (void)state;
+    static const struct {
+        float deferred[4];
+        double ratio, host_seconds; /* a step takes one second */
+        int lag, seen, chosen, silent;
+    } cases[] = {
+        {{0.11f, 0.11f, 0.11f, 0.11f}, 0.99, 0, 1, 10, 10, 0},
+        {{0.18f, 0.18f, 0.18f, 0.18f}, 0.99, 0, 1, 6, 6, 0},
+        {{0.6f, 0.6f, 0.6f, 0.6f}, 0.99, 0, 1, 2, 2, 0},
+        {{0.9f, 0.8f, 0.7f, 0.6f}, 0.99, 0, 0, 2, 2, 0},
+        {{1, 1, 1, 1}, 0.99, 0, 1, 1, 1, 0},
+        {{0, 0, 0, 0}, 0.99, 0, 1, 64, 64, 0}, /* never longer than 64 */
+        {{0.01f, 0.01f, 0.01f, 0.01f}, 0.99, 0, 1, 64, 64, 0},
+        {{0.21f, 0.21f, 0.21f, 0.21f}, 0.99, 0, 1, 5, 4, 0}, /* a fourth is too little to change */
+        {{0.34f, 0.34f, 0.34f, 0.34f}, 0.99, 0, 1, 3, 4, 0},
+        {{0.6f, 0.6f, 0.6f, 0.11f}, 0.99, 0, 1, 10, 10, 0}, /* all matrices, or a part of them */
+        {{0.6f, 0.6f, 0.6f, 0.11f}, 0.75, 0, 1, 2, 2, 0},
+        {{0.6f, 0.6f, 0.11f, 0.11f}, 0.75, 0, 1, 10, 10, 0},
+        {{1, 1, 1, 1}, 0.99, 0, 3, 3, 4, 0}, /* not before the lag has passed */
+        {{1, 1, 1, 1}, 0.99, 0, 6, 6, 6, 0},
+        {{0.6f, 0.6f, 0.6f, 0.6f}, 0.99, 8.5, 1, 2, 9, 0}, /* the host keeps up with nine */
+        {{0.6f, 0.6f, 0.6f, 0.6f}, 0.99, 8.5, 2, 2, 9, 0},
+        {{0.6f, 0.6f, 0.6f, 0.6f}, 0.99, 1000, 1, 2, 64, 0},
+        {{0.11f, 0.11f, 0.11f, 0.11f}, 0.99, 8.5, 1, 10, 10, 0},
+        {{0.13f, 0.13f, 0.13f, 0.13f}, 0.99, 0, 6, 8, 8, 0},
+        {{0.11f, 0.11f, 0.11f, 0.11f}, 0.99, 0, 1, 10, 10, 5}, /* these do not count */
+    };
+    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
+        struct problem p;
+        struct engine_config c = auto_config();
+        const int first = cases[i].lag > 4 ? cases[i].lag : 4;
+        c.auto_ratio = cases[i].ratio;
+        c.apply_lag = cases[i].lag;
+        c.auto_keeps_up = true;
+        c.step_seconds = 1;
+        c.host_seconds = cases[i].host_seconds;
+        problem_create_layers(&p, 2, 4, alone, &c);
+        for (int step = 1; step <= cases[i].seen; step++) {
+            const int interval = step_with_norms(&p, cases[i].deferred, cases[i].silent);
+            if (interval != (step < cases[i].seen ? first : cases[i].chosen))
+                fail_msg("case %zu: windows of %d steps after step %d", i, interval, step);
+        }
+        problem_destroy(&p);
+    }
+}
+
+/* The rule over random problems and settings is the oracle's, step by step, and loses no gradient
+ * where windows change their length. */
 static void auto_interval(void **state)
 {
     (void)state;
-    for (unsigned seed = 0; seed < 6; seed++) {
-        struct engine_config c = problem_config();
-        struct problem p;
-        int changes = 0, interval = 4;
-        c.topk_ratio = 0.2;
+    for (unsigned seed = 0; seed < cases(60); seed++) {
+        static const double ratios[] = {0.05, 0.1, 0.3, 0.5};
+        struct engine_config c = problem_random_config(700 + seed);
+        c.topk_ratio = ratios[seed % 4];
         c.update_interval = 0;
-        c.apply_lag = 1;
+        c.auto_ratio = 0.3 + 0.1 * (seed % 8);
+        c.auto_keeps_up = seed % 2;
+        c.step_seconds = 0.25;
+        c.host_seconds = seed % 5;
+        follow_oracle(&c, seed, steps(90), near(1e-5));
+    }
+}
+
+/* All ranks choose the same windows: those that suit the slowest of them. */
+static void auto_on_ranks(void **state)
+{
+    (void)state;
+    for (unsigned seed = 0; seed < 6; seed++) {
+        struct engine_config c = auto_config();
+        struct problem p, q;
+        int changes = 0, before = 4;
         c.auto_ratio = 0.3 + 0.1 * seed;
         c.select_every = 20;
+        c.auto_keeps_up = true;
+        c.step_seconds = 1;
+        c.host_seconds = comm_size(world) - 0.5;
+        problem_create(&q, seed, alone, &c);
+        c.host_seconds = comm_rank(world) + 0.5;
         problem_create(&p, seed, world, &c);
         for (int step = 0; step < 80; step++) {
-            struct step_report r = problem_step(&p, step);
-            changes += r.update_interval != interval && step > 0;
-            interval = r.update_interval;
-            assert_true(interval >= 1 && interval <= ENGINE_MAX_INTERVAL);
+            const int interval = problem_step(&p, step).update_interval;
+            assert_int_equal(interval, problem_step(&q, step).update_interval);
+            changes += interval != before;
+            before = interval;
         }
-        assert_true(changes > 0);
+        assert_true(changes > 0 || before == comm_size(world));
         problem_destroy(&p);
+        problem_destroy(&q);
     }
+}
+
+/* The windows that are chosen beside a host that pauses before each of its chunks and a device
+ * whose steps take their time, where deferred channels have gradients of this norm. */
+static int auto_beside(double host_pause, double step_seconds, float norm, int steps)
+{
+    const float deferred[] = {norm, norm, norm, norm};
+    struct problem p;
+    struct engine_config c = auto_config();
+    int interval = 0;
+    c.auto_keeps_up = true;
+    c.worker_delay_seconds = host_pause;
+    problem_create_layers(&p, 2, 4, alone, &c);
+    for (int step = 0; step < steps; step++) {
+        usleep((useconds_t)(1e6 * step_seconds));
+        interval = step_with_norms(&p, deferred, 0);
+    }
+    problem_destroy(&p);
+    return interval;
+}
+
+/* What is measured: a host far slower than the device gets the longest windows, one that is far
+ * faster changes nothing. A choice after a single step waits for a second: there was no time to
+ * measure. */
+static void auto_keeps_up(void **state)
+{
+    (void)state;
+    assert_int_equal(auto_beside(0.4, 0, 0.6f, 3), ENGINE_MAX_INTERVAL);
+    assert_int_equal(auto_beside(0, 0.1, 0.6f, 3), 2);
+    assert_int_equal(auto_beside(0, 0.1, 1, 1), 4);
+    assert_int_equal(auto_beside(0, 0.1, 1, 2), 2);
 }
 
 /* Kernels of one step in the middle of windows, beside the gradient's own. */
@@ -809,7 +973,10 @@ int main(int argc, char **argv)
         cmocka_unit_test(bf16_parameters),
         cmocka_unit_test(non_finite),
         cmocka_unit_test(refusals),
+        cmocka_unit_test(auto_by_hand),
         cmocka_unit_test(auto_interval),
+        cmocka_unit_test(auto_on_ranks),
+        cmocka_unit_test(auto_keeps_up),
         cmocka_unit_test(launches),
         cmocka_unit_test(seeds),
     };

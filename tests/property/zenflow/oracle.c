@@ -28,8 +28,12 @@ struct oracle {
     const struct param_table *table;
     struct channel *channels;
     int n_channels, step;
-    int chosen_in; /* the step of the newest choice */
-    bool bf16;     /* parameters, and means on their way to the host, are bf16 */
+    int chosen_in;           /* the step of the newest choice */
+    int interval, lag;       /* of windows, in force */
+    int began;               /* the step in which these windows began */
+    int seen;                /* "auto": steps since it last chose */
+    double *deferred, *most; /* (n_params) sums over them of mean norms, deferred and important */
+    bool bf16;               /* parameters, and means on their way to the host, are bf16 */
     unsigned char *target;
     float *visible;
 };
@@ -46,6 +50,9 @@ struct oracle *oracle_create(const struct problem *p, const struct engine_config
     o->target = zf_calloc((size_t)o->n_channels, 1);
     o->visible = zf_malloc(sizeof(float) * p->table.n_elements);
     memcpy(o->visible, p->params, sizeof(float) * p->table.n_elements);
+    o->interval = 1;
+    o->deferred = zf_calloc((size_t)p->table.n_params, sizeof(double));
+    o->most = zf_calloc((size_t)p->table.n_params, sizeof(double));
     struct channel *c = o->channels;
     for (int k = 0; k < p->table.n_params; k++)
         for (int row = 0; row < p->table.params[k].rows; row++, c++) {
@@ -67,12 +74,24 @@ void oracle_destroy(struct oracle *o)
     free(o->channels);
     free(o->target);
     free(o->visible);
+    free(o->deferred);
+    free(o->most);
     free(o);
 }
 
 const float *oracle_params(const struct oracle *o)
 {
     return o->visible;
+}
+
+int oracle_interval(const struct oracle *o)
+{
+    return o->interval;
+}
+
+bool oracle_is_important(const struct oracle *o, int channel)
+{
+    return o->channels[channel].important;
 }
 
 static void adamw(const struct oracle *o, struct channel *c, const double *g, double lr)
@@ -147,7 +166,7 @@ static void select_channels(struct oracle *o, int since_warm_up)
     const struct engine_config *k = &o->config;
     if (k->topk_ratio <= 0 || k->topk_ratio >= 1 || since_warm_up < 0)
         return;
-    if (since_warm_up > 0 && o->step - o->chosen_in < k->update_interval)
+    if (since_warm_up > 0 && o->step - o->chosen_in < o->interval)
         return; /* some channels may not have taken over the last choice */
     bool due = since_warm_up == 0 || (k->select_every && o->step % k->select_every == 0);
     if (!due && !(k->reselect_when_stale && o->step % 16 == 0 && is_stale(o)))
@@ -158,6 +177,22 @@ static void select_channels(struct oracle *o, int since_warm_up)
         o->channels[i].important = o->target[i];
 }
 
+/* The group of a channel, by laying block after block until it is covered. The problems' matrices
+ * are far too small for long blocks: they have four for each group, or fewer where they lack rows.
+ */
+static int group_of(const struct channel *c, int interval)
+{
+    int rows = c->param->rows, blocks = 4 * interval, group = c->matrix % interval;
+    assert_true(rows * c->cols < 16384);
+    while (blocks > interval && blocks > rows)
+        blocks -= interval;
+    for (int covered = 0, block = 0;; block++, group = (group + 1) % interval) {
+        covered += rows / blocks + (block < rows % blocks);
+        if (c->row < covered)
+            return group;
+    }
+}
+
 static double deferred_lr(const struct oracle *o, const struct channel *c, double lr)
 {
     double scale = o->config.deferred_lr_scale;
@@ -165,7 +200,7 @@ static double deferred_lr(const struct oracle *o, const struct channel *c, doubl
 }
 
 /* The window's mean is one update, visible `lag` steps later; or now, if the channel enters. */
-static void close_window(struct oracle *o, int i, double lr, int interval, int lag)
+static void close_window(struct oracle *o, int i, double lr)
 {
     struct channel *c = &o->channels[i];
     double mean[MAX_COLS];
@@ -174,14 +209,14 @@ static void close_window(struct oracle *o, int i, double lr, int interval, int l
         return;
     }
     assert_false(c->in_flight);
-    assert_true(c->window_steps <= interval);
+    assert_true(c->window_steps <= o->interval);
     for (int j = 0; j < c->cols; j++)
         mean[j] = o->target[i] ? c->window[j] / c->window_steps
                                : rounded(o, c->window[j] / c->window_steps);
     adamw(o, c, mean, deferred_lr(o, c, lr));
     c->used += c->window_steps;
     c->in_flight = !o->target[i];
-    c->due = o->step + lag;
+    c->due = o->step + o->lag;
     c->oldest_in_flight = c->oldest;
     c->window_steps = 0;
     c->important = o->target[i];
@@ -189,13 +224,13 @@ static void close_window(struct oracle *o, int i, double lr, int interval, int l
         show(o, c);
 }
 
-static void arrive(struct oracle *o, int interval, int lag)
+static void arrive(struct oracle *o, bool all)
 {
     for (int i = 0; i < o->n_channels; i++) {
         struct channel *c = &o->channels[i];
-        if (!c->in_flight || c->due > o->step)
+        if (!c->in_flight || (!all && c->due > o->step))
             continue;
-        assert_true(o->step - c->oldest_in_flight <= interval - 1 + lag);
+        assert_true(o->step - c->oldest_in_flight <= o->interval - 1 + o->lag);
         show(o, c);
         c->in_flight = false;
     }
@@ -238,39 +273,103 @@ static double clip(struct oracle *o, const float *grads)
     return limit > 0 && sqrt(sum) + 1e-6 > limit ? limit / (sqrt(sum) + 1e-6) : 1;
 }
 
+/* All windows close, and what they bring is visible at once. */
+static void flush(struct oracle *o, double lr)
+{
+    arrive(o, true);
+    for (int i = 0; i < o->n_channels; i++)
+        if (o->channels[i].selectable)
+            close_window(o, i, lr);
+    arrive(o, true);
+}
+
+/* A mean of norms, not squared, over one side's channels of a matrix that have a gradient. */
+static double mean_norm(const struct oracle *o, int matrix, bool important)
+{
+    double sum = 0;
+    int n = 0;
+    for (int i = 0; i < o->n_channels; i++) {
+        const struct channel *c = &o->channels[i];
+        if (c->matrix != matrix || c->important != important || c->norm == 0)
+            continue;
+        sum += sqrt(c->norm);
+        n++;
+    }
+    return n ? sum / n : 0;
+}
+
+/* The shortest window with which the host keeps up, by trying one after the other. */
+static int shortest_window(const struct engine_config *k)
+{
+    int s = 1;
+    while (k->auto_keeps_up && s < MAX_WINDOW && k->host_seconds / s > k->step_seconds)
+        s++;
+    return s;
+}
+
+/* update_interval "auto": DeepSpeed's rule, our bounds. */
+static void choose_interval(struct oracle *o, double lr)
+{
+    const struct engine_config *k = &o->config;
+    int matrices = 0, due = 0;
+    o->seen++;
+    for (int m = 0; m < o->table->n_params; m++) {
+        if (o->table->params[m].kind != PARAM_MATRIX)
+            continue;
+        o->deferred[m] += mean_norm(o, m, false);
+        o->most[m] += mean_norm(o, m, true);
+        matrices++;
+        due += o->deferred[m] >= o->most[m] / o->seen;
+    }
+    if (o->seen < k->apply_lag || (due < k->auto_ratio * matrices && o->seen < MAX_WINDOW))
+        return;
+    int floor = shortest_window(k), chosen = o->seen < floor ? floor : o->seen;
+    double change = fabs((double)chosen / o->interval - 1);
+    o->seen = 0;
+    memset(o->deferred, 0, sizeof(double) * (size_t)o->table->n_params);
+    memset(o->most, 0, sizeof(double) * (size_t)o->table->n_params);
+    if (change <= 0.25)
+        return;
+    flush(o, lr);
+    o->interval = chosen;
+    o->began = o->step + 1;
+}
+
+/* After the warm-up windows have their length: four steps, or the lag, until "auto" has chosen. */
+static void begin_windows(struct oracle *o)
+{
+    const struct engine_config *k = &o->config;
+    o->lag = k->apply_lag;
+    o->interval = k->update_interval ? k->update_interval : k->apply_lag > 4 ? k->apply_lag : 4;
+    o->began = o->step;
+}
+
 void oracle_step(struct oracle *o, const float *grads, float lr)
 {
     const struct engine_config *k = &o->config;
     int elapsed = o->step - k->full_warm_up_rounds;
-    int interval = elapsed < 0 ? 1 : k->update_interval, lag = elapsed < 0 ? 0 : k->apply_lag;
     double factor = clip(o, grads);
+    if (elapsed == 0)
+        begin_windows(o);
     select_channels(o, elapsed);
     for (int i = 0; i < o->n_channels; i++)
         use_gradient(o, &o->channels[i], grads, factor, lr);
-    arrive(o, interval, lag);
+    arrive(o, false);
     for (int i = 0; i < o->n_channels; i++) {
         const struct channel *c = &o->channels[i];
-        int group = (c->row + c->matrix) % interval, t = elapsed < 0 ? 0 : elapsed;
-        bool closes = k->stagger ? t % interval == group : t % interval == interval - 1;
-        if (closes && c->selectable)
-            close_window(o, i, lr, interval, lag);
+        int group = group_of(c, o->interval), t = (o->step - o->began) % o->interval;
+        if (c->selectable && t == (k->stagger ? group : o->interval - 1))
+            close_window(o, i, lr);
     }
-    arrive(o, interval, lag);
+    arrive(o, false);
+    if (k->update_interval == 0 && elapsed >= 0 && k->topk_ratio > 0 && k->topk_ratio < 1)
+        choose_interval(o, lr);
     o->step++;
 }
 
 void oracle_finish(struct oracle *o, float lr)
 {
-    for (int pass = 0; pass < 2; pass++) {
-        for (int i = 0; i < o->n_channels; i++) {
-            struct channel *c = &o->channels[i];
-            if (c->in_flight)
-                show(o, c);
-            c->in_flight = false;
-            if (pass == 0 && c->selectable)
-                close_window(o, i, lr, MAX_WINDOW, 0);
-        }
-    }
+    flush(o, lr);
     for (int i = 0; i < o->n_channels; i++)
         assert_int_equal(o->channels[i].used, o->step);
 }

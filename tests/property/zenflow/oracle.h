@@ -19,5 +19,10 @@ void oracle_finish(struct oracle *o, float lr);
 
 /* The parameters as they are visible now, (n_elements). */
 const float *oracle_params(const struct oracle *o);
+/* Steps in a window, in force: where update_interval is 0, by the oracle's own reckoning. With
+ * auto_keeps_up, config->step_seconds and host_seconds say how fast the host is. */
+int oracle_interval(const struct oracle *o);
+/* Whether a channel is important, (channels of the model). */
+bool oracle_is_important(const struct oracle *o, int channel);
 
 #endif
