@@ -402,7 +402,7 @@ static double time_groups(struct host_adam_matrix *a, int cols, int n_groups)
 static void groups_are_as_fast_as_one_array(void **state)
 {
     (void)state;
-#if defined(__SANITIZE_ADDRESS__) || defined(__SANITIZE_THREAD__)
+#ifdef ZF_NO_TARGET_CLONES /* as with every sanitizer */
     print_message("skipped: sanitizers decide how long it takes\n");
     skip();
 #endif
