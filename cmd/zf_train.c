@@ -2,6 +2,7 @@
 #include "cmd/config.h"
 #include "cmd/run.h"
 #include "data/log.h"
+#include "model/device.h"
 #include "offload/comm.h"
 
 #include <stdio.h>
@@ -17,7 +18,8 @@ static bool act(struct config *config, struct comm *comm, struct zf_error *err)
         return true;
     case CONFIG_VERSION:
         if (first)
-            puts("zf-train " ZF_VERSION);
+            printf("zf-train " ZF_VERSION " (matrix products on CPUs: %s)\n",
+                   device_cpu_products());
         return true;
     case CONFIG_PRINT:
         if (first)
