@@ -1,5 +1,6 @@
 /* zf-train: fine-tunes GPT models on GLUE. Alone, or one process a rank under mpirun. */
 #include "cmd/config.h"
+#include "cmd/openmp_spin.h"
 #include "cmd/run.h"
 #include "data/log.h"
 #include "model/device.h"
@@ -35,6 +36,7 @@ static bool act(struct config *config, struct comm *comm, struct zf_error *err)
 
 int main(int argc, char **argv)
 {
+    openmp_spin_briefly(argv);
     struct zf_error err = {""};
     struct config config;
     struct comm *comm = comm_create();
