@@ -361,6 +361,9 @@ static void announce(const struct run *run)
              (double)p->n_parameters / 1e6, run->model_config.n_layer, run->model_config.n_embd,
              tokenizer_kind(run->tokenizer), tokenizer_vocab_size(run->tokenizer),
              comm_size(run->comm), run->device->name);
+    if (run->device->unified)
+        log_info("matrix products by %s, %d thread(s) a rank", device_cpu_products(),
+                 count_threads(run));
     struct engine_memory memory =
         run->engine ? engine_memory(run->engine) : (struct engine_memory){0};
     if (memory.host_elements > 0)

@@ -3,6 +3,7 @@
 #include "cmd/bench_kernels.h"
 #include "cmd/bench_schedule.h"
 #include "cmd/bench_train.h"
+#include "cmd/openmp_spin.h"
 
 #include <stdio.h>
 #include <string.h>
@@ -29,6 +30,7 @@ static void print_help(FILE *out)
 
 int main(int argc, char **argv)
 {
+    openmp_spin_briefly(argv);
     struct zf_error err = {""};
     if (argc > 1 && strcmp(argv[1], "--help") == 0) {
         print_help(stdout);

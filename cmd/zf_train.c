@@ -1,8 +1,10 @@
 /* zf-train: fine-tunes GPT models on GLUE. Alone, or one process a rank under mpirun. */
 #include "cmd/config.h"
 #include "cmd/launch.h"
+#include "cmd/openmp_spin.h"
 #include "cmd/run.h"
 #include "data/log.h"
+#include "model/device.h"
 #include "offload/comm.h"
 
 #include <stdio.h>
@@ -25,7 +27,8 @@ static bool act(struct config *config, struct comm *comm, struct zf_error *err)
         return true;
     case CONFIG_VERSION:
         if (first)
-            puts("zf-train " ZF_VERSION);
+            printf("zf-train " ZF_VERSION " (matrix products on CPUs: %s)\n",
+                   device_cpu_products());
         return true;
     case CONFIG_PRINT:
         if (first)
@@ -39,6 +42,7 @@ static bool act(struct config *config, struct comm *comm, struct zf_error *err)
 
 int main(int argc, char **argv)
 {
+    openmp_spin_briefly(argv);
     struct zf_error err = {""};
     struct config config;
     struct comm *comm = comm_create();

@@ -68,5 +68,7 @@ int device_cuda_count(void);
 void *device_cuda_stream(struct stream *stream);
 /* The CPU device. `n_threads` OpenMP threads, 0: as the environment says. Never fails. */
 struct device *device_cpu(int n_threads);
+/* What computes its matrix products: library, version, and the instructions that it uses. */
+const char *device_cpu_products(void);
 
 #endif

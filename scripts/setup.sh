@@ -6,7 +6,7 @@
 #   bash scripts/setup.sh --tests   and what the tests need
 set -euo pipefail
 
-packages=(gcc g++ cmake ninja-build pkg-config libopenmpi-dev openmpi-bin libopenblas-openmp-dev
+packages=(gcc g++ cmake ninja-build pkg-config libopenmpi-dev openmpi-bin libdnnl-dev
     libjansson-dev libpcre2-dev libsentencepiece-dev)
 case "${1:-}" in
 "") ;;

@@ -104,8 +104,10 @@ typedef void cpu_row_work(const struct matrix_rows *m, int first, int last, cons
 /* Does it for all rows of a batch, in one parallel region: threads share elements evenly. */
 void cpu_for_rows(const struct matrix_batch *batch, cpu_row_work *work, const void *argument);
 
-/* What follows a product (bias, pre, activation or its slope), on rows [row, row_end) of c. */
-void cpu_finish_product(float *c, const struct matmul *product, int row, int row_end);
+/* What follows a product (bias, pre, activation or its slope), on rows [row, row_end) and columns
+ * [col, col_end) of c. */
+void cpu_finish_product(float *c, const struct matmul *product, int row, int row_end, int col,
+                        int col_end);
 
 /* dst[0..bytes) = src, or zeros if src is NULL, on all threads. */
 void cpu_copy_bytes(void *dst, const void *src, size_t bytes);

@@ -4,7 +4,6 @@
 #include "data/alloc.h"
 #include "data/clock.h"
 
-#include <cblas.h>
 #include <omp.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -214,6 +213,5 @@ struct device *device_cpu(int n_threads)
     };
     if (n_threads > 0)
         omp_set_num_threads(n_threads);
-    openblas_set_num_threads(omp_get_max_threads());
     return &device;
 }

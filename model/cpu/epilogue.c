@@ -50,14 +50,15 @@ ZF_INLINE void multiply_slope(float *restrict c, const float *restrict pre, int 
 }
 
 ZF_SIMD
-void cpu_finish_product(float *c, const struct matmul *product, int row, int row_end)
+void cpu_finish_product(float *c, const struct matmul *product, int row, int row_end, int col,
+                        int col_end)
 {
-    const int n = product->n;
+    const int n = col_end - col;
     for (int i = row; i < row_end; i++) {
-        const size_t at = (size_t)i * n;
+        const size_t at = (size_t)i * product->n + col;
         float *restrict part = c + at;
         if (product->bias) {
-            const float *restrict bias = product->bias;
+            const float *restrict bias = (const float *)product->bias + col;
             for (int j = 0; j < n; j++)
                 part[j] += bias[j];
         }

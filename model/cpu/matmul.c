@@ -3,44 +3,110 @@
 #include "data/simd.h"
 #include "model/cpu/cpu.h"
 
-#include <cblas.h>
+#include <omp.h>
+#include <oneapi/dnnl/dnnl.h>
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
-/* OpenBLAS chooses its kernels as it is loaded, and knows the processors of its time: version
- * 0.3.21 runs its AVX2 kernels, at half the rate, on AVX-512 processors that came later. It is told
- * before it is loaded; OPENBLAS_CORETYPE from outside counts. */
-#if defined(__x86_64__) && !defined(ZF_NO_TARGET_CLONES)
-static void choose_blas_kernels(void)
+#if DNNL_CPU_THREADING_RUNTIME != DNNL_RUNTIME_OMP && DNNL_CPU_THREADING_RUNTIME != DNNL_RUNTIME_SEQ
+#error "oneDNN must be one that is built with OpenMP: another's threads cannot be told to stay away"
+#endif
+
+/* oneDNN makes its kernels for the processor that it finds, as the program runs. Its sums may
+ * depend on how many threads share a product; so c is cut into tiles, by its shape alone, and each
+ * is a product of its own on one thread.
+ *
+ * Each tile packs its rows of a and columns of b anew, so tiles are as large as leaves some for
+ * sixteen threads, and in the end so large that packing costs less than a tenth. A tile with what
+ * it needs stays in a cache of 1 MiB, and so does what follows the product. */
+#define ENOUGH_TILES     16
+#define MIN_TILE         (128 * 192) /* elements: no tile is cut below that */
+#define MAX_TILE         (384 * 768)
+#define TILE_ROW_UNIT    8 /* those of oneDNN's innermost loop */
+#define TILE_COLUMN_UNIT 48
+
+const char *device_cpu_products(void)
 {
-    __builtin_cpu_init();
-    if (__builtin_cpu_supports("avx512vl") && __builtin_cpu_supports("avx512dq"))
-        setenv("OPENBLAS_CORETYPE", "SkylakeX", 0);
+    static char text[64];
+    const dnnl_version_t *version = dnnl_version();
+    const unsigned isa = dnnl_get_effective_cpu_isa();
+    const char *name = (isa & dnnl_cpu_isa_avx512_core) == dnnl_cpu_isa_avx512_core ? "AVX-512"
+                       : (isa & dnnl_cpu_isa_avx2) == dnnl_cpu_isa_avx2             ? "AVX2"
+                                                                        : "without AVX2";
+    snprintf(text, sizeof text, "oneDNN %d.%d.%d, %s", version->major, version->minor,
+             version->patch, name);
+    return text;
 }
 
-/* These run before any shared library's own initialisation. */
-__attribute__((section(".preinit_array"),
-               used)) static void (*const before_libraries)(void) = choose_blas_kernels;
-#endif
+struct tiles {
+    int rows, cols;       /* of a tile; of the last ones perhaps less */
+    int n_down, n_across; /* tiles */
+};
+
+static int half(int n, int unit)
+{
+    return divide_up(divide_up(n, 2), unit) * unit;
+}
+
+static struct tiles cut(int m, int n)
+{
+    struct tiles t = {m, n, 1, 1};
+    for (;;) {
+        const size_t size = (size_t)t.rows * t.cols;
+        const bool enough = t.n_down * t.n_across >= ENOUGH_TILES || size < 2 * MIN_TILE;
+        if (size <= MAX_TILE && enough)
+            return t;
+        if (t.cols > 2 * t.rows || t.rows <= TILE_ROW_UNIT)
+            t.cols = half(t.cols, TILE_COLUMN_UNIT);
+        else
+            t.rows = half(t.rows, TILE_ROW_UNIT);
+        t.n_down = divide_up(m, t.rows);
+        t.n_across = divide_up(n, t.cols);
+    }
+}
 
 static bool is_plain(const struct matmul *p)
 {
     return !p->bias && !p->pre && p->act == ACT_NONE;
 }
 
+/* A tile of c = op(a) op(b), or of c += it: rows from `row`, columns from `col`. */
+static void multiply(float *c, const float *a, const float *b, const struct matmul *p,
+                     bool accumulate, int row, int rows, int col, int cols)
+{
+    const size_t lda = p->trans_a ? p->m : p->k, ldb = p->trans_b ? p->k : p->n, ldc = p->n;
+    const dnnl_status_t status = dnnl_sgemm(
+        p->trans_a ? 'T' : 'N', p->trans_b ? 'T' : 'N', rows, cols, p->k, 1.0f,
+        a + row * (p->trans_a ? 1 : lda), (dnnl_dim_t)lda, b + col * (p->trans_b ? ldb : 1),
+        (dnnl_dim_t)ldb, accumulate ? 1.0f : 0.0f, c + row * ldc + col, (dnnl_dim_t)ldc);
+    if (status != dnnl_success) {
+        fprintf(stderr, "zf-train: oneDNN could not multiply matrices (its status is %d)\n",
+                status);
+        exit(1);
+    }
+}
+
 static void product(float *c, const float *a, const float *b, const struct matmul *p,
                     bool accumulate)
 {
-    cblas_sgemm(CblasRowMajor, p->trans_a ? CblasTrans : CblasNoTrans,
-                p->trans_b ? CblasTrans : CblasNoTrans, p->m, p->n, p->k, 1.0f, a,
-                p->trans_a ? p->m : p->k, b, p->trans_b ? p->k : p->n, accumulate ? 1.0f : 0.0f, c,
-                p->n);
-    if (is_plain(p))
-        return;
-    const int step = task_rows(p->n), n_tasks = divide_up(p->m, step);
-#pragma omp parallel for schedule(static) if ((size_t)p->m * p->n > PARALLEL_ELEMENTS)
-    for (int i = 0; i < n_tasks; i++)
-        cpu_finish_product(c, p, i * step, min_int(p->m, (i + 1) * step));
+    const struct tiles t = cut(p->m, p->n);
+    const int n_tiles = t.n_down * t.n_across;
+    if (p->k == 0 && !accumulate)
+        memset(c, 0, sizeof(float) * p->m * p->n);
+#pragma omp parallel if (n_tiles > 1)
+    {
+        omp_set_num_threads(1); /* of this thread alone: how many oneDNN may have */
+#pragma omp for schedule(dynamic, 1)
+        for (int i = 0; i < n_tiles; i++) {
+            const int row = i % t.n_down * t.rows, col = i / t.n_down * t.cols;
+            const int rows = min_int(t.rows, p->m - row), cols = min_int(t.cols, p->n - col);
+            if (p->k > 0)
+                multiply(c, a, b, p, accumulate, row, rows, col, cols);
+            if (!is_plain(p))
+                cpu_finish_product(c, p, row, row + rows, col, col + cols);
+        }
+    }
 }
 
 ZF_SIMD

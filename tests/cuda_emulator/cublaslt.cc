@@ -8,8 +8,8 @@ extern "C" {
 }
 
 #include <algorithm>
-#include <cblas.h>
 #include <cublasLt.h>
+#include <oneapi/dnnl/dnnl.h>
 #include <string.h>
 #include <vector>
 
@@ -291,9 +291,10 @@ static void run(const product &p)
     std::vector<float> d(m * n);
     if (p.workspace_bytes)
         memset(p.workspace, POISON, p.workspace_bytes); /* nobody may count on what was there */
-    cblas_sgemm(CblasColMajor, trans_a ? CblasTrans : CblasNoTrans,
-                trans_b ? CblasTrans : CblasNoTrans, (int)m, (int)n, (int)k, p.alpha, a.data(),
-                (int)p.a_layout.rows, b.data(), (int)p.b_layout.rows, 0, d.data(), (int)m);
+    /* Its matrices are row-major: of the transposed ones, d' = b' a'. */
+    dnnl_sgemm(trans_b ? 'T' : 'N', trans_a ? 'T' : 'N', (dnnl_dim_t)n, (dnnl_dim_t)m,
+               (dnnl_dim_t)k, p.alpha, b.data(), (dnnl_dim_t)p.b_layout.rows, a.data(),
+               (dnnl_dim_t)p.a_layout.rows, 0, d.data(), (dnnl_dim_t)m);
     apply_epilogue(p, d, m, n);
 }
 
