@@ -76,36 +76,39 @@ static const struct token_rows *rows_after_attention(const struct gpt *m, int bl
     return gpt_takes_last(m, block) ? &m->batch.last : &m->batch.rows;
 }
 
-/* Linear layers: `weight` is the index of a matrix (in, out), its bias is the next parameter. */
+/* Linear layers: a matrix (in, out), with a bias or without. */
 
 /* y = act(x W + b).  x: (n, in)  y: (n, out)  before_act: (n, out) or NULL */
-static void linear_forward(const struct pass *p, void *y, const void *x, int weight, int n,
-                           enum activation act, void *before_act)
+static void linear_forward(const struct pass *p, void *y, const void *x,
+                           const struct gpt_pair *linear, int n, enum activation act,
+                           void *before_act)
 {
-    const struct param *w = &p->m->table.params[weight];
-    p->ops->matmul(p->stream, y, x, gpt_weight(p->m, weight),
+    const struct param *w = &p->m->table.params[linear->weight];
+    p->ops->matmul(p->stream, y, x, gpt_weight(p->m, linear->weight),
                    &(struct matmul){.m = n,
                                     .n = w->cols,
                                     .k = w->rows,
-                                    .bias = gpt_weight(p->m, weight + 1),
+                                    .bias = gpt_weight(p->m, linear->bias),
                                     .act = act,
                                     .pre = before_act});
 }
 
 /* dW += x^T dy;  db += column sums of dy;  dx = dy W^T, times act' where x was act(before_act). */
 static void linear_backward(const struct pass *p, void *dx, const void *dy, const void *x,
-                            int weight, int n, enum activation act, const void *before_act)
+                            const struct gpt_pair *linear, int n, enum activation act,
+                            const void *before_act)
 {
-    const struct param *w = &p->m->table.params[weight];
-    p->ops->matmul(p->stream, gpt_gradient(p->m, weight), x, dy,
+    const struct param *w = &p->m->table.params[linear->weight];
+    p->ops->matmul(p->stream, gpt_gradient(p->m, linear->weight), x, dy,
                    &(struct matmul){.m = w->rows,
                                     .n = w->cols,
                                     .k = n,
                                     .trans_a = true,
                                     .accumulate = true,
                                     .c_is_f32 = true});
-    p->ops->bias_backward(p->stream, gpt_gradient(p->m, weight + 1), dy, n, w->cols);
-    p->ops->matmul(p->stream, dx, dy, gpt_weight(p->m, weight),
+    if (linear->bias != GPT_NONE)
+        p->ops->bias_backward(p->stream, gpt_gradient(p->m, linear->bias), dy, n, w->cols);
+    p->ops->matmul(p->stream, dx, dy, gpt_weight(p->m, linear->weight),
                    &(struct matmul){.m = n,
                                     .n = w->rows,
                                     .k = w->cols,
@@ -114,27 +117,28 @@ static void linear_backward(const struct pass *p, void *dx, const void *dy, cons
                                     .gradient_of = before_act});
 }
 
-/* Layer norms: `gain` is the index of the gain, the bias is the next parameter. */
+/* Layer norms. */
 
 /* x_out = x_in + dropout(branch);  y = norm(x_out) */
 static void norm_forward(const struct pass *p, void *x_out, void *y, float *mean, float *rstd,
                          const void *x_in, const void *branch, const struct token_rows *rows,
-                         int gain, struct dropout drop)
+                         const struct gpt_pair *norm, struct dropout drop)
 {
     const struct gpt_config *c = &p->m->config;
     p->ops->residual_layernorm_forward(p->stream, x_out, y, mean, rstd, x_in, branch, rows,
-                                       gpt_weight(p->m, gain), gpt_weight(p->m, gain + 1),
+                                       gpt_weight(p->m, norm->weight), gpt_weight(p->m, norm->bias),
                                        c->layer_norm_epsilon, c->n_embd, drop);
 }
 
 /* d_x: the gradient of x_out, then of x_in;  d_branch: of branch, or NULL */
 static void norm_backward(const struct pass *p, void *d_x, void *d_branch, const void *d_y,
                           const void *x_out, const float *mean, const float *rstd,
-                          const struct token_rows *rows, int gain, struct dropout drop)
+                          const struct token_rows *rows, const struct gpt_pair *norm,
+                          struct dropout drop)
 {
-    p->ops->residual_layernorm_backward(p->stream, d_x, d_branch, gpt_gradient(p->m, gain),
-                                        gpt_gradient(p->m, gain + 1), d_y, x_out, mean, rstd, rows,
-                                        gpt_weight(p->m, gain), p->m->config.n_embd, drop);
+    p->ops->residual_layernorm_backward(
+        p->stream, d_x, d_branch, gpt_gradient(p->m, norm->weight), gpt_gradient(p->m, norm->bias),
+        d_y, x_out, mean, rstd, rows, gpt_weight(p->m, norm->weight), p->m->config.n_embd, drop);
 }
 
 /* Forward. */
@@ -145,7 +149,7 @@ static void block_begin(const struct pass *p, int block, const void *x, const vo
 {
     struct gpt_block *a = block_memory(p, block);
     norm_forward(p, a->x_1, a->ln_1, a->mean_1, a->rstd_1, x, branch, &p->m->batch.rows,
-                 gpt_block_param(block, LN_1_WEIGHT),
+                 gpt_block_pair(p->m, block, LN_1),
                  branch ? block_dropout(p, block - 1, DROP_MLP_RESIDUAL) : (struct dropout){0});
 }
 
@@ -159,7 +163,7 @@ static void block_inner(const struct pass *p, int block)
     const struct token_rows *rows = &m->batch.rows, *tail = rows_after_attention(m, block);
     int C = c->n_embd;
 
-    linear_forward(p, a->qkv, a->ln_1, gpt_block_param(block, QKV_WEIGHT), rows->n_tokens, ACT_NONE,
+    linear_forward(p, a->qkv, a->ln_1, gpt_block_pair(p->m, block, QKV), rows->n_tokens, ACT_NONE,
                    NULL);
     p->ops->attention_forward(p->stream, a->att, a->lse, a->qkv, rows, c->n_head, C / c->n_head,
                               attention_scale(c, block), block_dropout(p, block, DROP_ATTENTION));
@@ -169,12 +173,12 @@ static void block_inner(const struct pass *p, int block)
         p->ops->gather_last(p->stream, t->att_last, a->att, rows, C);
         x_1 = t->x_last, att = t->att_last;
     }
-    linear_forward(p, t->branch, att, gpt_block_param(block, ATT_PROJ_WEIGHT), tail->n_tokens,
+    linear_forward(p, t->branch, att, gpt_block_pair(p->m, block, ATT_PROJ), tail->n_tokens,
                    ACT_NONE, NULL);
     norm_forward(p, a->x_2, a->ln_2, a->mean_2, a->rstd_2, x_1, t->branch, tail,
-                 gpt_block_param(block, LN_2_WEIGHT),
+                 gpt_block_pair(p->m, block, LN_2),
                  block_dropout(p, block, DROP_ATTENTION_RESIDUAL));
-    linear_forward(p, a->fc, a->ln_2, gpt_block_param(block, FC_WEIGHT), tail->n_tokens,
+    linear_forward(p, a->fc, a->ln_2, gpt_block_pair(p->m, block, FC), tail->n_tokens,
                    c->activation_function, p->training ? a->fc_before_act : NULL);
 }
 
@@ -186,8 +190,8 @@ static void block_forward(const struct pass *p, int block, const void *x)
     block_begin(p, block, x, block > 0 ? m->buffers.branch : NULL);
     block_inner(p, block);
     linear_forward(p, m->buffers.branch, block_memory(p, block)->fc,
-                   gpt_block_param(block, MLP_PROJ_WEIGHT),
-                   rows_after_attention(m, block)->n_tokens, ACT_NONE, NULL);
+                   gpt_block_pair(p->m, block, MLP_PROJ), rows_after_attention(m, block)->n_tokens,
+                   ACT_NONE, NULL);
 }
 
 /* Before its backward pass: all that block_forward left but x_1, which is still there, and the
@@ -208,8 +212,8 @@ static void model_forward(const struct pass *p)
     int n_blocks = m->config.n_layer;
     before_layer(p, 0);
     void *x = block_memory(p, 0)->x_1;
-    p->ops->embedding_forward(p->stream, x, &m->batch.rows, gpt_weight(m, GPT_WTE),
-                              gpt_weight(m, GPT_WPE), m->config.n_embd, embedding_dropout(p));
+    p->ops->embedding_forward(p->stream, x, &m->batch.rows, gpt_weight(m, m->layout.wte),
+                              gpt_weight(m, m->layout.wpe), m->config.n_embd, embedding_dropout(p));
     for (int i = 0; i < n_blocks; i++) {
         before_layer(p, i + 1);
         block_forward(p, i, x);
@@ -217,23 +221,17 @@ static void model_forward(const struct pass *p)
     }
     before_layer(p, n_blocks + 1);
     norm_forward(p, t->x_f, t->ln_f, t->mean_f, t->rstd_f, x, t->branch,
-                 rows_after_attention(m, n_blocks - 1), gpt_final_param(m, LN_F_WEIGHT),
+                 rows_after_attention(m, n_blocks - 1), &m->layout.ln_f,
                  block_dropout(p, n_blocks - 1, DROP_MLP_RESIDUAL));
 }
 
 /* Heads: losses, and in training at once the gradient of ln_f in buffers.d_y. */
 
-/* The head's matrix: (C, outputs), or (outputs, C) where it is the token embeddings'. */
-static int head_weight(const struct gpt *m)
-{
-    return gpt_is_tied(&m->config) ? (int)GPT_WTE : gpt_final_param(m, HEAD_WEIGHT);
-}
-
 /* logits = y W.  y: (n, C)  logits: (n, outputs) */
 static void head_forward(const struct pass *p, const void *y, int n, int outputs)
 {
     const struct gpt *m = p->m;
-    p->ops->matmul(p->stream, m->buffers.logits, y, gpt_weight(m, head_weight(m)),
+    p->ops->matmul(p->stream, m->buffers.logits, y, gpt_weight(m, m->layout.head),
                    &(struct matmul){.m = n,
                                     .n = outputs,
                                     .k = m->config.n_embd,
@@ -247,7 +245,7 @@ static void head_backward(const struct pass *p, void *dy, const void *y, int n, 
     const struct gpt *m = p->m;
     const struct gpt_buffers *t = &m->buffers;
     bool tied = gpt_is_tied(&m->config);
-    int weight = head_weight(m), C = m->config.n_embd;
+    int weight = m->layout.head, C = m->config.n_embd;
     p->ops->matmul(p->stream, gpt_gradient(m, weight), tied ? t->d_logits : y,
                    tied ? y : t->d_logits,
                    &(struct matmul){.m = tied ? outputs : C,
@@ -342,15 +340,15 @@ static void block_backward(const struct pass *p, int block)
     void *d_x = last ? t->d_x_last : t->d_x, *d_att = last ? t->d_att_last : t->d_y;
     int C = c->n_embd;
 
-    linear_backward(p, t->d_wide, t->d_branch, a->fc, gpt_block_param(block, MLP_PROJ_WEIGHT),
+    linear_backward(p, t->d_wide, t->d_branch, a->fc, gpt_block_pair(p->m, block, MLP_PROJ),
                     tail->n_tokens, c->activation_function, a->fc_before_act);
-    linear_backward(p, t->d_y, t->d_wide, a->ln_2, gpt_block_param(block, FC_WEIGHT),
-                    tail->n_tokens, ACT_NONE, NULL);
+    linear_backward(p, t->d_y, t->d_wide, a->ln_2, gpt_block_pair(p->m, block, FC), tail->n_tokens,
+                    ACT_NONE, NULL);
     norm_backward(p, d_x, t->d_branch, t->d_y, a->x_2, a->mean_2, a->rstd_2, tail,
-                  gpt_block_param(block, LN_2_WEIGHT),
+                  gpt_block_pair(p->m, block, LN_2),
                   block_dropout(p, block, DROP_ATTENTION_RESIDUAL));
     linear_backward(p, d_att, t->d_branch, last ? t->att_last : a->att,
-                    gpt_block_param(block, ATT_PROJ_WEIGHT), tail->n_tokens, ACT_NONE, NULL);
+                    gpt_block_pair(p->m, block, ATT_PROJ), tail->n_tokens, ACT_NONE, NULL);
     if (last) {
         p->ops->scatter_last(p->stream, t->d_x, t->d_x_last, rows, C);
         p->ops->scatter_last(p->stream, t->d_y, t->d_att_last, rows, C);
@@ -358,10 +356,10 @@ static void block_backward(const struct pass *p, int block)
     p->ops->attention_backward(p->stream, t->d_wide, t->d_y, a->qkv, a->att, a->lse, rows,
                                c->n_head, C / c->n_head, attention_scale(c, block),
                                block_dropout(p, block, DROP_ATTENTION));
-    linear_backward(p, t->d_y, t->d_wide, a->ln_1, gpt_block_param(block, QKV_WEIGHT),
-                    rows->n_tokens, ACT_NONE, NULL);
+    linear_backward(p, t->d_y, t->d_wide, a->ln_1, gpt_block_pair(p->m, block, QKV), rows->n_tokens,
+                    ACT_NONE, NULL);
     norm_backward(p, t->d_x, block > 0 ? t->d_branch : NULL, t->d_y, a->x_1, a->mean_1, a->rstd_1,
-                  rows, gpt_block_param(block, LN_1_WEIGHT),
+                  rows, gpt_block_pair(p->m, block, LN_1),
                   block > 0 ? block_dropout(p, block - 1, DROP_MLP_RESIDUAL) : (struct dropout){0});
 }
 
@@ -377,8 +375,7 @@ static void model_backward(const struct pass *p, bool last)
     size_t d_x_elements = (size_t)rows->n_tokens * (size_t)m->config.n_embd;
 
     m->device->zero(p->stream, d_x, d_x_elements * dtype_size(m->device->dtype));
-    norm_backward(p, d_x, t->d_branch, t->d_y, t->x_f, t->mean_f, t->rstd_f, rows,
-                  gpt_final_param(m, LN_F_WEIGHT),
+    norm_backward(p, d_x, t->d_branch, t->d_y, t->x_f, t->mean_f, t->rstd_f, rows, &m->layout.ln_f,
                   block_dropout(p, n_blocks - 1, DROP_MLP_RESIDUAL));
     for (int layer = n_blocks + 1; layer > 0; layer--) {
         if (layer <= n_blocks) {
@@ -388,9 +385,9 @@ static void model_backward(const struct pass *p, bool last)
         if (report)
             p->hooks->gradients_ready(p->hooks->context, layer);
     }
-    p->ops->embedding_backward(p->stream, gpt_gradient(m, GPT_WTE), gpt_gradient(m, GPT_WPE),
-                               t->d_x, &m->batch.rows, m->batch.order, m->config.n_embd,
-                               embedding_dropout(p));
+    p->ops->embedding_backward(p->stream, gpt_gradient(m, m->layout.wte),
+                               gpt_gradient(m, m->layout.wpe), t->d_x, &m->batch.rows,
+                               m->batch.order, m->config.n_embd, embedding_dropout(p));
     if (report)
         p->hooks->gradients_ready(p->hooks->context, 0);
 }

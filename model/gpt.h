@@ -18,8 +18,15 @@ enum gpt_head {
     GPT_HEAD_REGRESS,  /* the same with one output and squared error */
 };
 
+/* What models of this family may have or lack. */
+struct gpt_parts {
+    bool linear_bias;       /* the linear layers of a block have biases */
+    bool learned_positions; /* position embeddings are added to the tokens' */
+};
+
 /* Names and defaults are Transformers' GPT2Config's. */
 struct gpt_config {
+    struct gpt_parts parts; /* GPT-2 has all of them */
     int vocab_size, n_positions, n_embd, n_layer, n_head;
     int n_inner; /* width of the MLP; 4 * n_embd where the file says null */
     enum activation activation_function;

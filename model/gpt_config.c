@@ -29,6 +29,7 @@ static const struct {
 #define N_ACTIVATIONS ((int)(sizeof activations / sizeof *activations))
 
 static const struct gpt_config defaults = {
+    .parts = {.linear_bias = true, .learned_positions = true},
     .vocab_size = 50257,
     .n_positions = 1024,
     .n_embd = 768,

@@ -10,51 +10,69 @@
 
 /* The parameter table. */
 
-static void add_matrix(struct param_table *t, const char *name, int rows, int cols, int layer,
-                       float init_std)
+static int add_matrix(struct param_table *t, const char *name, int rows, int cols, int layer,
+                      float init_std)
 {
     params_add(t, name, PARAM_MATRIX, rows, cols, layer)->init_std = init_std;
+    return t->n_params - 1;
 }
 
-/* "transformer.h.3." + name, a block's parameter. */
-static const char *block_name(char *text, size_t bytes, int block, const char *name)
+static int add_bias(struct param_table *t, const char *name, int cols, int layer)
 {
-    snprintf(text, bytes, "transformer.h.%d.%s", block, name);
-    return text;
+    char full[80];
+    snprintf(full, sizeof full, "%s.bias", name);
+    params_add(t, full, PARAM_VECTOR, 1, cols, layer);
+    return t->n_params - 1;
 }
 
-static void add_norm(struct param_table *t, const char *name, int cols, int layer)
+static struct gpt_pair add_norm(struct param_table *t, const char *name, int cols, int layer)
 {
     char full[80];
     snprintf(full, sizeof full, "%s.weight", name);
     params_add(t, full, PARAM_VECTOR, 1, cols, layer)->init_one = true;
-    snprintf(full, sizeof full, "%s.bias", name);
-    params_add(t, full, PARAM_VECTOR, 1, cols, layer);
+    int gain = t->n_params - 1;
+    return (struct gpt_pair){gain, add_bias(t, name, cols, layer)};
 }
 
-static void add_linear(struct param_table *t, const char *name, int in, int out, int layer,
-                       float init_std)
+/* The parameters of a block, as they are added. */
+struct block_maker {
+    struct param_table *table;
+    const struct gpt_config *config;
+    int block;
+    struct gpt_pair *pairs; /* (GPT_BLOCK_PAIRS) where they go */
+};
+
+static void add_block_norm(const struct block_maker *b, enum gpt_block_pair which, const char *name)
 {
-    char full[80];
-    snprintf(full, sizeof full, "%s.weight", name);
-    add_matrix(t, full, in, out, layer, init_std);
-    snprintf(full, sizeof full, "%s.bias", name);
-    params_add(t, full, PARAM_VECTOR, 1, out, layer);
+    char full[64];
+    snprintf(full, sizeof full, "transformer.h.%d.%s", b->block, name);
+    b->pairs[which] = add_norm(b->table, full, b->config->n_embd, b->block + 1);
 }
 
-/* In the order of enum gpt_block_param. */
-static void add_block(struct param_table *t, const struct gpt_config *c, int block)
+static void add_block_linear(const struct block_maker *b, enum gpt_block_pair which,
+                             const char *name, int in, int out, float init_std)
 {
-    char name[64];
-    int C = c->n_embd, layer = block + 1;
+    char full[64], weight[80];
+    int layer = b->block + 1;
+    snprintf(full, sizeof full, "transformer.h.%d.%s", b->block, name);
+    snprintf(weight, sizeof weight, "%s.weight", full);
+    struct gpt_pair *pair = &b->pairs[which];
+    pair->weight = add_matrix(b->table, weight, in, out, layer, init_std);
+    pair->bias = b->config->parts.linear_bias ? add_bias(b->table, full, out, layer) : GPT_NONE;
+}
+
+static void add_block(struct param_table *t, const struct gpt_config *c, int block,
+                      struct gpt_pair *pairs)
+{
+    const struct block_maker b = {t, c, block, pairs};
+    int C = c->n_embd, I = c->n_inner;
     float std = c->initializer_range, residual = std / sqrtf(2.0f * (float)c->n_layer);
-    add_norm(t, block_name(name, sizeof name, block, "ln_1"), C, layer);
-    add_linear(t, block_name(name, sizeof name, block, "attn.c_attn"), C, 3 * C, layer, std);
-    add_linear(t, block_name(name, sizeof name, block, "attn.c_proj"), C, C, layer, residual);
-    add_norm(t, block_name(name, sizeof name, block, "ln_2"), C, layer);
-    add_linear(t, block_name(name, sizeof name, block, "mlp.c_fc"), C, c->n_inner, layer, std);
-    add_linear(t, block_name(name, sizeof name, block, "mlp.c_proj"), c->n_inner, C, layer,
-               residual);
+    add_block_norm(&b, LN_1, "ln_1");
+    add_block_linear(&b, QKV, "attn.c_attn", C, 3 * C, std);
+    add_block_linear(&b, ATT_PROJ, "attn.c_proj", C, C, residual);
+    add_block_norm(&b, LN_2, "ln_2");
+    add_block_linear(&b, FC, "mlp.c_fc", C, I, std);
+    add_block_linear(&b, MLP_PROJ, "mlp.c_proj", I, C, residual);
 }
 
 /* A tied head's matrix is the token embeddings and zero rows behind them, so that rows of logits
@@ -69,24 +87,47 @@ int gpt_head_outputs(const struct gpt_config *c)
     return gpt_is_tied(c) ? padded * LOGITS_ALIGNMENT : vocab;
 }
 
-struct param_table gpt_param_table(const struct gpt_config *c)
+static int add_head(struct param_table *t, const struct gpt_config *c)
+{
+    bool lm = c->head == GPT_HEAD_LM;
+    int head = add_matrix(t, lm ? "lm_head.weight" : "score.weight", c->n_embd,
+                          lm ? c->vocab_size : c->num_labels, c->n_layer + 1, c->initializer_range);
+    t->params[head].transposed = true;
+    return head;
+}
+
+/* All parameters in their order. layout->blocks: (n_layer) */
+static struct param_table lay_out(const struct gpt_config *c, struct gpt_layout *layout)
 {
     struct param_table table = {0}, *t = &table;
-    int C = c->n_embd, last = c->n_layer + 1;
-    add_matrix(t, "transformer.wte.weight", c->vocab_size, C, 0, c->initializer_range);
+    int C = c->n_embd;
+    layout->wte =
+        add_matrix(t, "transformer.wte.weight", c->vocab_size, C, 0, c->initializer_range);
     if (gpt_is_tied(c))
         params_pad(t, (size_t)(gpt_head_outputs(c) - c->vocab_size) * (size_t)C);
-    add_matrix(t, "transformer.wpe.weight", c->n_positions, C, 0, c->initializer_range);
+    layout->wpe =
+        c->parts.learned_positions
+            ? add_matrix(t, "transformer.wpe.weight", c->n_positions, C, 0, c->initializer_range)
+            : GPT_NONE;
     for (int i = 0; i < c->n_layer; i++)
-        add_block(t, c, i);
-    add_norm(t, "transformer.ln_f", C, last);
-    if (gpt_is_tied(c))
-        return table;
-    bool lm = c->head == GPT_HEAD_LM;
-    struct param *head = params_add(t, lm ? "lm_head.weight" : "score.weight", PARAM_MATRIX, C,
-                                    lm ? c->vocab_size : c->num_labels, last);
-    head->init_std = c->initializer_range;
-    head->transposed = true;
+        add_block(t, c, i, layout->blocks[i]);
+    layout->ln_f = add_norm(t, "transformer.ln_f", C, c->n_layer + 1);
+    layout->head = gpt_is_tied(c) ? layout->wte : add_head(t, c);
+    return table;
+}
+
+static struct gpt_layout layout_create(const struct gpt_config *c)
+{
+    struct gpt_layout layout = {0};
+    layout.blocks = zf_malloc(sizeof *layout.blocks * (size_t)c->n_layer);
+    return layout;
+}
+
+struct param_table gpt_param_table(const struct gpt_config *c)
+{
+    struct gpt_layout layout = layout_create(c);
+    struct param_table table = lay_out(c, &layout);
+    free(layout.blocks);
     return table;
 }
 
@@ -218,7 +259,8 @@ static struct gpt *describe(struct device *device, const struct gpt_config *conf
     m->max_seqs = max_seqs;
     m->mode = mode;
     m->head_chunk = device->dtype == DTYPE_F32 ? HEAD_CHUNK_CPU : HEAD_CHUNK_GPU;
-    m->table = gpt_param_table(config);
+    m->layout = layout_create(config);
+    m->table = lay_out(config, &m->layout);
     m->blocks = zf_calloc((size_t)config->n_layer, sizeof *m->blocks);
     return m;
 }
@@ -226,6 +268,7 @@ static struct gpt *describe(struct device *device, const struct gpt_config *conf
 static void forget(struct gpt *m)
 {
     free(m->blocks);
+    free(m->layout.blocks);
     params_free(&m->table);
     free(m);
 }

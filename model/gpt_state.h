@@ -8,31 +8,31 @@
 /* fp32 values that gpt_weights.c moves between host and device at a time: 2 MB. */
 #define GPT_STAGE_ELEMENTS ((size_t)1 << 19)
 
-/* Where a parameter stands in the table: the embeddings, the blocks, the final norm, the head. */
-enum gpt_param {
-    GPT_WTE, /* (vocab_size, C) token embeddings; also the head's weight of a tied LM */
-    GPT_WPE, /* (n_positions, C) position embeddings */
-    GPT_BLOCKS,
+/* A linear layer's or a norm's parameters, by their numbers in the table. */
+struct gpt_pair {
+    int weight; /* a matrix, or a norm's gain */
+    int bias;   /* or GPT_NONE */
 };
-enum gpt_block_param {
-    LN_1_WEIGHT,
-    LN_1_BIAS,
-    QKV_WEIGHT, /* (C, 3C) */
-    QKV_BIAS,
-    ATT_PROJ_WEIGHT, /* (C, C) */
-    ATT_PROJ_BIAS,
-    LN_2_WEIGHT,
-    LN_2_BIAS,
-    FC_WEIGHT, /* (C, I) */
-    FC_BIAS,
-    MLP_PROJ_WEIGHT, /* (I, C) */
-    MLP_PROJ_BIAS,
-    GPT_BLOCK_PARAMS,
+#define GPT_NONE (-1) /* the model has no such parameter */
+
+/* A block's, in the order of the table. */
+enum gpt_block_pair {
+    LN_1,
+    QKV,      /* (C, 3C) */
+    ATT_PROJ, /* (C, C) */
+    LN_2,
+    FC,       /* (C, I) */
+    MLP_PROJ, /* (I, C) */
+    GPT_BLOCK_PAIRS,
 };
-enum gpt_final_param {
-    LN_F_WEIGHT,
-    LN_F_BIAS,
-    HEAD_WEIGHT, /* (C, num_labels) score, or (C, vocab_size) of an untied LM; a tied LM has none */
+
+/* Where a model's parameters stand in its table. */
+struct gpt_layout {
+    int wte; /* (vocab_size, C) token embeddings; also the head's weight of a tied LM */
+    int wpe; /* (n_positions, C) position embeddings, or GPT_NONE */
+    struct gpt_pair (*blocks)[GPT_BLOCK_PAIRS]; /* (n_layer) */
+    struct gpt_pair ln_f;
+    int head; /* (C, num_labels) score, or (C, vocab_size) of an untied LM; tied: wte */
 };
 
 /* Shapes: n tokens of a micro-batch, s its sequences, C = n_embd, I = n_inner, H = n_head. All are
@@ -95,6 +95,7 @@ struct gpt {
     struct gpt_config config;
     struct device *device;
     struct param_table table;
+    struct gpt_layout layout;
     int max_tokens, max_seqs;
     enum gpt_mode mode;
     int head_chunk; /* rows of logits that a language model has at one time: (n_tokens, vocab_size)
@@ -120,14 +121,10 @@ struct gpt {
     bool loss_is_due;          /* gpt_train was called since gpt_take_loss */
 };
 
-static inline int gpt_block_param(int block, enum gpt_block_param which)
+static inline const struct gpt_pair *gpt_block_pair(const struct gpt *m, int block,
+                                                    enum gpt_block_pair which)
 {
-    return GPT_BLOCKS + block * GPT_BLOCK_PARAMS + (int)which;
-}
-
-static inline int gpt_final_param(const struct gpt *m, enum gpt_final_param which)
-{
-    return GPT_BLOCKS + m->config.n_layer * GPT_BLOCK_PARAMS + (int)which;
+    return &m->layout.blocks[block][which];
 }
 
 /* The array's element i, of the device's dtype. */
@@ -136,14 +133,15 @@ static inline void *gpt_at(const struct gpt *m, void *array, size_t i)
     return (char *)array + i * dtype_size(m->device->dtype);
 }
 
+/* A parameter's values; NULL of GPT_NONE. */
 static inline const void *gpt_weight(const struct gpt *m, int param)
 {
-    return gpt_at(m, m->weights, m->table.params[param].offset);
+    return param == GPT_NONE ? NULL : gpt_at(m, m->weights, m->table.params[param].offset);
 }
 
 static inline float *gpt_gradient(const struct gpt *m, int param)
 {
-    return m->gradients + m->table.params[param].offset;
+    return param == GPT_NONE ? NULL : m->gradients + m->table.params[param].offset;
 }
 
 /* Whether only last tokens matter after attention of this block: in the last one, under a head

@@ -95,10 +95,10 @@ struct norm_summary {
 
 struct ops {
     /* x[t] = dropout(wte[tokens[t]] + wpe[position[t]]).  x: (n, C)  wte: (vocab, C)  wpe: (P, C)
-     */
+     * or NULL: no such term */
     void (*embedding_forward)(struct stream *s, void *x, const struct token_rows *rows,
                               const void *wte, const void *wpe, int C, struct dropout drop);
-    /* dwte[tokens[t]] += dx[t] undropped;  dwpe[position[t]] += the same. Deterministic.
+    /* dwte[tokens[t]] += dx[t] undropped;  dwpe[position[t]] += the same, or NULL. Deterministic.
      * Gradients: fp32. order: (n) tokens' indices sorted by id, stable (host-made, device memory).
      */
     void (*embedding_backward)(struct stream *s, float *dwte, float *dwpe, const void *dx,

@@ -5,13 +5,14 @@
 
 #include <string.h>
 
+/* b may be NULL */
 ZF_SIMD
 static void add_rows(float *restrict x, const float *restrict a, const float *restrict b, int C,
                      const struct dropout *drop, uint32_t sequence, uint32_t position)
 {
     if (drop->p == 0) {
         for (int j = 0; j < C; j++)
-            x[j] = a[j] + b[j];
+            x[j] = b ? a[j] + b[j] : a[j];
         return;
     }
     float factor[DROPOUT_RUN];
@@ -19,7 +20,7 @@ static void add_rows(float *restrict x, const float *restrict a, const float *re
         int n = min_int(C - first, DROPOUT_RUN);
         dropout_draw(factor, drop, drop->site, sequence, position, first, n);
         for (int j = 0; j < n; j++)
-            x[first + j] = (a[first + j] + b[first + j]) * factor[j];
+            x[first + j] = (b ? a[first + j] + b[first + j] : a[first + j]) * factor[j];
     }
 }
 
@@ -49,7 +50,7 @@ void cpu_embedding_forward(struct stream *s, void *x, const struct token_rows *r
 #pragma omp parallel for schedule(static) if ((size_t)rows->n_tokens * C > PARALLEL_ELEMENTS)
     for (int t = 0; t < rows->n_tokens; t++) {
         const float *token = (const float *)wte + (size_t)rows->tokens[t] * C;
-        const float *place = (const float *)wpe + (size_t)rows->position[t] * C;
+        const float *place = wpe ? (const float *)wpe + (size_t)rows->position[t] * C : NULL;
         add_rows((float *)x + (size_t)t * C, token, place, C, &drop, rows->token_seq[t],
                  (uint32_t)rows->position[t]);
     }
@@ -93,7 +94,7 @@ void cpu_embedding_backward(struct stream *s, float *dwte, float *dwpe, const vo
     (void)s;
     const int n = rows->n_tokens, piece = 16, n_pieces = divide_up(n, piece);
     int longest = 0;
-    for (int i = 0; i < rows->n_seqs; i++) {
+    for (int i = 0; dwpe && i < rows->n_seqs; i++) {
         int length = rows->seq_start[i + 1] - rows->seq_start[i];
         longest = length > longest ? length : longest;
     }

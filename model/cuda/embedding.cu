@@ -25,9 +25,10 @@ __global__ static void add_rows(bf16 *x, struct token_rows rows, const bf16 *wte
     const int t = i / per_row, column = i % per_row * width;
     if (t >= rows.n_tokens)
         return;
-    float sum[width], place[width];
+    float sum[width], place[width] = {};
     load<width>(sum, wte + (size_t)rows.tokens[t] * C + column);
-    load<width>(place, wpe + (size_t)rows.position[t] * C + column);
+    if (wpe)
+        load<width>(place, wpe + (size_t)rows.position[t] * C + column);
     for (int j = 0; j < width; j++)
         sum[j] += place[j];
     apply_dropout<width>(sum, drop, rows, t, column);
@@ -189,7 +190,8 @@ template <int width>
 static void launch_backward(struct stream *s, struct embedding_gradient g, int C)
 {
     const int n = g.rows.n_tokens;
-    const dim3 grid(divide_up(n, PIECE), divide_up(C, WARP * width), 2);
+    const int tables = g.table[1].gradient ? 2 : 1;
+    const dim3 grid(divide_up(n, PIECE), divide_up(C, WARP * width), tables);
     LAUNCH((sum_pieces<width>), grid, WARP, 0, s, g, C);
     LAUNCH((add_parts<width>), grid, WARP, 0, s, g, C);
 }
@@ -211,7 +213,8 @@ void cuda_embedding_backward(struct stream *s, float *dwte, float *dwpe, const v
         (const bf16 *)dx,
         *rows,
         drop};
-    LAUNCH(sort_positions, divide_up(n, THREADS), THREADS, 0, s, by_position, *rows);
+    if (dwpe)
+        LAUNCH(sort_positions, divide_up(n, THREADS), THREADS, 0, s, by_position, *rows);
     if (rows_are_vectors(C, (uintptr_t)dwte | (uintptr_t)dwpe | (uintptr_t)dx))
         launch_backward<VECTOR>(s, g, C);
     else

@@ -23,6 +23,7 @@ struct example {
     int offset;     /* elements by which arrays are off their alignment */
     bool in_place;  /* x_out is x_in */
     bool no_branch; /* branch and dbranch are NULL */
+    bool no_wpe;    /* wpe and dwpe are NULL */
 };
 
 /* One mixed batch for most widths; sequences of 300 with few ids, whose runs cross many pieces of
@@ -41,10 +42,11 @@ static const struct example examples[] = {
     {.length = MIXED, .C = 24, .vocab = 5, .p = 0, .in_place = true},
     {.length = MIXED, .C = 50, .vocab = 17, .p = 0.3f},
     {.length = MIXED, .C = 64, .vocab = 17, .p = 0.3f, .offset = 1},
-    {.length = MIXED, .C = 64, .vocab = 40, .p = 0.3f, .no_branch = true},
+    {.length = MIXED, .C = 64, .vocab = 40, .p = 0.3f, .no_branch = true, .no_wpe = true},
     {.length = {300, 5, 1}, .C = 64, .vocab = 4, .p = 0.3f, .in_place = true},
     {.length = {300, 300, 3}, .C = 8, .vocab = 1, .p = 0},
     {.length = SINGLE_TOKENS, .C = 300, .vocab = 1500, .p = 0.3f},
+    {.length = {7, 40}, .C = 50, .vocab = 9, .p = 0, .no_wpe = true},
     {.length = {3, 1, 1}, .C = 768, .vocab = 60, .p = 0.3f},
     {.length = {1}, .C = 768, .vocab = 60, .p = 0, .in_place = true, .no_branch = true},
     {.length = {2, 1}, .C = 1600, .vocab = 60, .p = 0.3f},
@@ -278,7 +280,8 @@ static void run_embedding_forward(const void *example)
     const struct example *e = example;
     const struct rows rows = given_rows(e);
     const size_t C = (size_t)e->C, n = (size_t)rows.n * C;
-    void *wte = given((size_t)e->vocab * C, 1), *wpe = given(300 * C, 2), *x = room(n);
+    void *wte = given((size_t)e->vocab * C, 1), *x = room(n);
+    void *wpe = e->no_wpe ? NULL : given(300 * C, 2);
     on->ops->embedding_forward(on->compute, x, &rows.given, wte, wpe, e->C, dropout_of(e));
     keep_mask("x", x, n, BF16_BOUND, true);
 }
@@ -288,12 +291,13 @@ static void run_embedding_backward(const void *example)
     const struct example *e = example;
     const struct rows rows = given_rows(e);
     const size_t C = (size_t)e->C, wte = (size_t)e->vocab * C, wpe = 300 * C;
-    float *dwte = given_f32(wte, 1), *dwpe = given_f32(wpe, 2);
+    float *dwte = given_f32(wte, 1), *dwpe = e->no_wpe ? NULL : given_f32(wpe, 2);
     void *dx = given((size_t)rows.n * C, 4);
     on->ops->embedding_backward(on->compute, dwte, dwpe, dx, &rows.given, rows.order, e->C,
                                 dropout_of(e));
     keep_f32("dwte", dwte, wte, F32_BOUND);
-    keep_f32("dwpe", dwpe, wpe, F32_BOUND);
+    if (dwpe)
+        keep_f32("dwpe", dwpe, wpe, F32_BOUND);
 }
 
 static void run_layernorm_forward(const void *example)

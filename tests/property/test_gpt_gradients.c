@@ -67,12 +67,15 @@ static void make_example(struct example *e, enum gpt_head head, int first, int c
                               .scores = head == GPT_HEAD_REGRESS ? e->scores : NULL};
 }
 
-static struct gpt *make_model_on(struct device *device, enum gpt_head head, float dropout,
-                                 enum gpt_mode mode)
+/* parts: NULL: GPT-2's */
+static struct gpt *make_model_of(struct device *device, enum gpt_head head, float dropout,
+                                 enum gpt_mode mode, const struct gpt_parts *parts)
 {
     struct gpt_config c;
     struct zf_error err;
     assert_works(gpt_config_preset(&c, "gpt", &err), err);
+    if (parts)
+        c.parts = *parts;
     c.vocab_size = VOCAB;
     c.n_positions = POSITIONS;
     c.n_embd = 24;
@@ -84,6 +87,12 @@ static struct gpt *make_model_on(struct device *device, enum gpt_head head, floa
     struct gpt *model = gpt_create(device, &c, MAX_TOKENS, N_SEQS, mode);
     gpt_init_weights(model, 3);
     return model;
+}
+
+static struct gpt *make_model_on(struct device *device, enum gpt_head head, float dropout,
+                                 enum gpt_mode mode)
+{
+    return make_model_of(device, head, dropout, mode, NULL);
 }
 
 static struct gpt *make_model(enum gpt_head head, float dropout)
@@ -170,9 +179,9 @@ static double check_parameter(struct gpt *model, const struct batch *batch, cons
     return worst;
 }
 
-static void differences_agree(enum gpt_head head, const char *title)
+static void differences_agree(struct gpt *model, const char *title)
 {
-    struct gpt *model = make_model(head, 0.2f);
+    enum gpt_head head = gpt_get_config(model)->head;
     const struct param_table *table = gpt_params(model);
     struct example *e = new_example(1);
     double worst = 0;
@@ -193,19 +202,36 @@ static void differences_agree(enum gpt_head head, const char *title)
 static void classifier_agrees_with_differences(void **state)
 {
     (void)state;
-    differences_agree(GPT_HEAD_CLASSIFY, "classification");
+    differences_agree(make_model(GPT_HEAD_CLASSIFY, 0.2f), "classification");
 }
 
 static void regression_agrees_with_differences(void **state)
 {
     (void)state;
-    differences_agree(GPT_HEAD_REGRESS, "regression");
+    differences_agree(make_model(GPT_HEAD_REGRESS, 0.2f), "regression");
 }
 
 static void language_model_agrees_with_differences(void **state)
 {
     (void)state;
-    differences_agree(GPT_HEAD_LM, "language modelling");
+    differences_agree(make_model(GPT_HEAD_LM, 0.2f), "language modelling");
+}
+
+/* Every parameter that is there has its gradient, and none is there that the parts rule out. */
+static void models_without_parts_agree_with_differences(void **state)
+{
+    (void)state;
+    for (int have = 0; have < 3; have++) {
+        const struct gpt_parts parts = {.linear_bias = have == 1, .learned_positions = have == 2};
+        struct gpt *model =
+            make_model_of(device_cpu(0), GPT_HEAD_CLASSIFY, 0.2f, GPT_TRAIN, &parts);
+        const struct param_table *table = gpt_params(model);
+        bool bias = params_find(table, "transformer.h.1.mlp.c_fc.bias");
+        bool wpe = params_find(table, "transformer.wpe.weight");
+        assert_int_equal(bias, parts.linear_bias);
+        assert_int_equal(wpe, parts.learned_positions);
+        differences_agree(model, have == 1 ? "no positions" : have == 2 ? "no biases" : "neither");
+    }
 }
 
 /* One batch of six sequences, and the same as 3 + 3 and 1 + 5 with an empty one between. */
@@ -587,6 +613,7 @@ int main(void)
         cmocka_unit_test(classifier_agrees_with_differences),
         cmocka_unit_test(regression_agrees_with_differences),
         cmocka_unit_test(language_model_agrees_with_differences),
+        cmocka_unit_test(models_without_parts_agree_with_differences),
         cmocka_unit_test(cut_into_micro_batches_does_not_matter),
         cmocka_unit_test(recomputing_gives_the_same_bits),
         cmocka_unit_test(memory_is_as_measured),
