@@ -126,7 +126,8 @@ static void fill_chunk(void *argument, int chunk)
 static double run_job(struct worker_pool *pool, void (*run)(void *, int), struct host_adam_job *job)
 {
     double begin = clock_seconds();
-    worker_pool_wait(pool, worker_pool_submit(pool, &(struct worker_job){run, job, job->n_chunks}));
+    worker_pool_wait(pool,
+                     worker_pool_submit(pool, &(struct worker_job){run, job, job->n_chunks, NULL}));
     return clock_seconds() - begin;
 }
 

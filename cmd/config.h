@@ -128,6 +128,8 @@ struct config {
     enum config_device device;
     int num_threads; /* 0: as many as there are cores for this rank */
     bool bf16;       /* a run on a GPU sets it */
+    char *plan;      /* nothing is trained: steps are simulated on this machine */
+    int plan_ranks;  /* with so many ranks */
 
     /* batches: train_batch_size = per_device_train_batch_size * gradient_accumulation_steps * ranks
      */

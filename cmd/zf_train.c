@@ -1,5 +1,6 @@
 /* zf-train: fine-tunes GPT models on GLUE. Alone, or one process a rank under mpirun. */
 #include "cmd/config.h"
+#include "cmd/plan.h"
 #include "cmd/run.h"
 #include "data/log.h"
 #include "offload/comm.h"
@@ -26,7 +27,8 @@ static bool act(struct config *config, struct comm *comm, struct zf_error *err)
     case CONFIG_RUN:
         break;
     }
-    bool ok = run_create(&run, config, comm, err) && run_execute(&run, err);
+    bool ok = run_create(&run, config, comm, err) &&
+              (config->plan ? plan_execute(&run, err) : run_execute(&run, err));
     run_destroy(&run);
     return ok;
 }

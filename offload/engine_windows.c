@@ -46,11 +46,11 @@ static void hand_over(void *argument)
 
 /* The workers get the job when the stream that brings what it works on has got here. */
 static void submit(struct engine *e, struct host_work *work, void (*run)(void *, int),
-                   void *argument)
+                   size_t (*bytes)(void *, int), void *argument)
 {
     struct device *d = e->device;
     work->workers = e->workers;
-    work->job = (struct worker_job){run, argument, e->n_tasks};
+    work->job = (struct worker_job){run, argument, e->n_tasks, bytes};
     work->begun = true;
     d->stream_call(e->down, hand_over, work);
     d->event_record(work->handed_over, e->down);
@@ -104,6 +104,19 @@ static void accumulate_chunk(void *argument, int chunk)
             for (size_t j = at; j < at + n; j++)
                 m->window[j] += e->staged_factor * ((const float *)m->staged)[j];
     }
+}
+
+/* What it reads and writes. */
+static size_t accumulate_bytes(void *argument, int chunk)
+{
+    const struct engine *e = argument;
+    const struct task *task = &e->tasks[chunk];
+    const struct matrix *m = &e->matrices[task->matrix];
+    size_t bytes = 0;
+    for (int row = task->first; row < task->last; row++)
+        if (place_of(e, m, row) != CHANNEL_IMPORTANT)
+            bytes += (size_t)m->cols * (2 * sizeof(float) + dtype_size(exchange_dtype(e)));
+    return bytes;
 }
 
 void windows_stage(struct engine *e, int layer)
@@ -163,7 +176,7 @@ void windows_count_step(struct engine *e, float factor, struct step_report *repo
             g->oldest = e->step;
     }
     if (e->staging_gradients) {
-        submit(e, &e->accumulation, accumulate_chunk, e);
+        submit(e, &e->accumulation, accumulate_chunk, accumulate_bytes, e);
         report->bytes_down += e->staged_bytes;
     }
 }
@@ -206,6 +219,26 @@ static void update_chunk(void *argument, int chunk)
             fill_exchange(m, row, m->window, (float)g->closing_steps);
         host_adam_update(host_adam_best_path(), &m->host, (size_t)row, (size_t)row + 1, &rule, 1);
     }
+}
+
+/* What it reads and writes: master, m, v and the exchange buffer, and where windows are on the host
+ * the window, whose mean goes through the buffer. */
+static size_t update_bytes(void *argument, int chunk)
+{
+    const struct group *g = argument;
+    const struct engine *e = g->engine;
+    const struct task *task = &e->tasks[chunk];
+    const struct matrix *m = &e->matrices[task->matrix];
+    size_t exchange = 2 * dtype_size(exchange_dtype(e)), each = 6 * sizeof(float) + exchange;
+    size_t bytes = 0;
+    if (e->config.accumulate == ENGINE_ACCUMULATE_HOST)
+        each += sizeof(float) + exchange / 2;
+    for_each_owned(row, e, m, g->index, task->first, task->last)
+    {
+        if (place_of(e, m, row) == CHANNEL_DEFERRED)
+            bytes += (size_t)m->cols * each;
+    }
+    return bytes;
 }
 
 /* Whether any channel of the group, on any rank, is to change sides. */
@@ -333,7 +366,7 @@ void windows_close(struct engine *e, struct group *g, struct step_report *report
     g->in_flight = true;
     g->due = e->step + e->lag;
     g->oldest_in_flight = g->oldest;
-    submit(e, &g->update, update_chunk, g);
+    submit(e, &g->update, update_chunk, update_bytes, g);
 }
 
 /* ---- arriving ---- */

@@ -304,7 +304,8 @@ static void chunks_on_workers_change_nothing(void **state)
                                     .n_chunks = host_adam_chunks(ROWS, COLS)};
         assert_in_range(job.n_chunks, 2, ROWS);
         for (int step = 0; step < 3; step++)
-            worker_pool_submit(pool, &(struct worker_job){host_adam_run_chunk, &job, job.n_chunks});
+            worker_pool_submit(pool,
+                               &(struct worker_job){host_adam_run_chunk, &job, job.n_chunks, NULL});
         worker_pool_destroy(pool);
         assert_same_matrix(&job.matrix, &whole);
         matrix_free(&job.matrix);
