@@ -193,8 +193,7 @@ static double cpu_seconds(const struct machine *m, const char *name, bool drops,
     o = o ? o : machine_find(m, name);
     if (!o)
         return cost.bytes / m->memory_rate + cost.flops / m->product_rate;
-    return o->seconds + (o->bytes_per_second > 0 ? cost.bytes / o->bytes_per_second : 0) +
-           (o->flops_per_second > 0 ? cost.flops / o->flops_per_second : 0);
+    return machine_operator_seconds(o, cost.bytes, cost.flops);
 }
 
 void plan_operate(struct stream *s, const char *name, const char *what, struct op_cost cost,
@@ -218,38 +217,14 @@ void plan_operate(struct stream *s, const char *name, const char *what, struct o
     plan_put(s, &w);
 }
 
-/* Where a size lies among the table's sides: between i and i + 1, by logarithms. */
-static int place_among(const struct machine_products *t, double size, double *part)
-{
-    int i = 0;
-    while (i + 2 < t->n_sides && size >= t->sides[i + 1])
-        i++;
-    *part = log(size / t->sides[i]) / log(t->sides[i + 1] / t->sides[i]);
-    *part = *part < 0 ? 0 : *part > 1 ? 1 : *part;
-    return i;
-}
-
-static double table_rate(const struct machine_products *t, const struct matmul *p)
-{
-    const int kind = p->trans_a ? 1 : p->trans_b ? 2 : 0;
-    const double size[] = {p->m, p->n, p->k};
-    int at[3];
-    double part[3], sum = 0;
-    for (int d = 0; d < 3; d++)
-        at[d] = place_among(t, size[d], &part[d]);
-    for (int corner = 0; corner < 8; corner++) {
-        int a = corner & 1, b = corner >> 1 & 1, c = corner >> 2 & 1;
-        double weight =
-            (a ? part[0] : 1 - part[0]) * (b ? part[1] : 1 - part[1]) * (c ? part[2] : 1 - part[2]);
-        sum += weight * log(t->rates[kind][at[0] + a][at[1] + b][at[2] + c]);
-    }
-    return exp(sum);
-}
-
 static double product_seconds(const struct machine *m, const struct matmul *p, double flops)
 {
     if (m->products.n_sides > 0)
-        return flops / table_rate(&m->products, p);
+        return flops / machine_product_rate(&m->products,
+                                            p->trans_a   ? 1
+                                            : p->trans_b ? 2
+                                                         : 0,
+                                            p->m, p->n, p->k);
     double full = p->m / (p->m + m->half_m) * p->n / (p->n + m->half_n) * p->k / (p->k + m->half_k);
     return flops / (m->product_rate * full);
 }
@@ -277,7 +252,7 @@ void plan_product(struct stream *s, const struct matmul *product)
         return;
     double arithmetic = product_seconds(m, product, cost.flops);
     if (m->is_cpu) {
-        w = cpu_work(p, arithmetic + finishing_seconds(m, product), cost.bytes);
+        w = cpu_work(p, fmax(arithmetic, memory) + finishing_seconds(m, product), cost.bytes);
     } else {
         w.seconds = fmax(memory, arithmetic);
         use(&w, PLAN_MULTIPROCESSORS, 1);

@@ -4,7 +4,7 @@
 #include "data/file.h"
 #include "data/json.h"
 
-#include <float.h>
+#include <math.h>
 #include <stddef.h>
 #include <stdlib.h>
 #include <string.h>
@@ -138,6 +138,22 @@ static bool check_keys(const struct json_file *f, struct zf_error *err)
     return true;
 }
 
+/* [[bytes, seconds], ...] */
+static bool read_points(const json_t *list, struct machine_operator *o)
+{
+    o->n_points = (int)json_array_size(list);
+    if (o->n_points < 1 || o->n_points > MACHINE_POINTS)
+        return false;
+    for (int i = 0; i < o->n_points; i++) {
+        const json_t *point = json_array_get(list, (size_t)i);
+        o->bytes[i] = json_number_value(json_array_get(point, 0));
+        o->seconds[i] = json_number_value(json_array_get(point, 1));
+        if (!(o->bytes[i] > (i ? o->bytes[i - 1] : 0)) || !(o->seconds[i] > 0))
+            return false;
+    }
+    return true;
+}
+
 static bool read_operators(const struct json_file *f, struct machine *m, struct zf_error *err)
 {
     const char *name;
@@ -147,15 +163,13 @@ static bool read_operators(const struct json_file *f, struct machine *m, struct 
         struct machine_operator *o = &m->operators[m->n_operators];
         char path[128];
         snprintf(path, sizeof path, "operators.%.60s", name);
-        if (m->n_operators == MACHINE_OPERATORS || strlen(name) >= sizeof o->name ||
-            !json_is_object(value))
-            return fail_at(f, path, "one of at most 64 operators, with its seconds and rates", err);
+        if (m->n_operators == MACHINE_OPERATORS || strlen(name) >= sizeof o->name)
+            return fail_at(f, path, "one of at most 64 operators with names below 40 bytes", err);
         strcpy(o->name, name);
-        o->seconds = json_number_value(json_object_get(value, "seconds"));
-        o->bytes_per_second = json_number_value(json_object_get(value, "bytes_per_second"));
         o->flops_per_second = json_number_value(json_object_get(value, "flops_per_second"));
-        if (!(o->seconds >= 0) || !(o->bytes_per_second >= 0) || !(o->flops_per_second >= 0))
-            return fail_at(f, path, "made of numbers that are not negative", err);
+        if (!read_points(json_object_get(value, "points"), o) || !(o->flops_per_second >= 0))
+            return fail_at(
+                f, path, "an object with points: 1 to 4 pairs of bytes, rising, and seconds", err);
         m->n_operators++;
     }
     return true;
@@ -263,10 +277,12 @@ json_t *machine_describe(const struct machine *m, const char *source)
     json_t *operators = json_object();
     for (int i = 0; i < m->n_operators; i++) {
         const struct machine_operator *o = &m->operators[i];
-        json_object_set_new(operators, o->name,
-                            json_pack("{s:f, s:f, s:f}", "seconds", o->seconds, "bytes_per_second",
-                                      o->bytes_per_second, "flops_per_second",
-                                      o->flops_per_second));
+        json_t *points = json_array();
+        for (int k = 0; k < o->n_points; k++)
+            json_array_append_new(points, json_pack("[f, f]", o->bytes[k], o->seconds[k]));
+        json_object_set_new(
+            operators, o->name,
+            json_pack("{s:o, s:f}", "points", points, "flops_per_second", o->flops_per_second));
     }
     json_object_set_new(root, "operators", operators);
     const struct machine_products *p = &m->products;
@@ -292,4 +308,50 @@ const struct machine_operator *machine_find(const struct machine *m, const char 
         if (strcmp(m->operators[i].name, name) == 0)
             return &m->operators[i];
     return NULL;
+}
+
+/* Where x lies on a rising list: between i and i + 1, by logarithms; below 0 and above 1 outside.
+ */
+static int place_among(const double *list, int n, double x, double *part)
+{
+    int i = 0;
+    while (i + 2 < n && x >= list[i + 1])
+        i++;
+    *part = log(x / list[i]) / log(list[i + 1] / list[i]);
+    return i;
+}
+
+/* Outside the points time is proportional to bytes above, and what the first one takes below. */
+double machine_operator_seconds(const struct machine_operator *o, double bytes, double flops)
+{
+    const int last = o->n_points - 1;
+    double part, seconds;
+    if (bytes <= o->bytes[0])
+        seconds = o->seconds[0];
+    else if (bytes >= o->bytes[last])
+        seconds = o->seconds[last] * bytes / o->bytes[last];
+    else {
+        int i = place_among(o->bytes, o->n_points, bytes, &part);
+        seconds = exp((1 - part) * log(o->seconds[i]) + part * log(o->seconds[i + 1]));
+    }
+    return seconds + (o->flops_per_second > 0 ? flops / o->flops_per_second : 0);
+}
+
+double machine_product_rate(const struct machine_products *t, int kind, double m, double n,
+                            double k)
+{
+    const double size[] = {m, n, k};
+    int at[3];
+    double part[3], sum = 0;
+    for (int d = 0; d < 3; d++) {
+        at[d] = place_among(t->sides, t->n_sides, size[d], &part[d]);
+        part[d] = fmin(fmax(part[d], 0), 1);
+    }
+    for (int corner = 0; corner < 8; corner++) {
+        int a = corner & 1, b = corner >> 1 & 1, c = corner >> 2 & 1;
+        double weight =
+            (a ? part[0] : 1 - part[0]) * (b ? part[1] : 1 - part[1]) * (c ? part[2] : 1 - part[2]);
+        sum += weight * log(t->rates[kind][at[0] + a][at[1] + b][at[2] + c]);
+    }
+    return exp(sum);
 }

@@ -11,11 +11,14 @@
 #include <jansson.h>
 #include <stdbool.h>
 
-/* An operator as it was measured: seconds + bytes / bytes_per_second + flops / flops_per_second, by
- * its costs in model/op_cost.h; a rate of 0 leaves its part out. */
+/* An operator as it was measured: seconds by the bytes of its cost (model/op_cost.h), in between by
+ * logarithms; and beside that its FLOPs, 0: none. */
+#define MACHINE_POINTS 4
 struct machine_operator {
     char name[40]; /* as zf-bench kernels has it, ", dropout" behind it where it drops */
-    double seconds, bytes_per_second, flops_per_second;
+    int n_points;  /* of rising bytes */
+    double bytes[MACHINE_POINTS], seconds[MACHINE_POINTS];
+    double flops_per_second;
 };
 
 /* Products as they were measured: FLOPs a second by the sides m, n, k, in between by logarithms. */
@@ -74,5 +77,10 @@ json_t *machine_describe(const struct machine *m, const char *source);
 
 /* By its name, or NULL. */
 const struct machine_operator *machine_find(const struct machine *m, const char *name);
+/* Seconds that it takes. */
+double machine_operator_seconds(const struct machine_operator *o, double bytes, double flops);
+/* FLOPs a second of a product, kind as in MACHINE_PRODUCTS; there is a table. */
+double machine_product_rate(const struct machine_products *t, int kind, double m, double n,
+                            double k);
 
 #endif
