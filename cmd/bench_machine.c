@@ -26,9 +26,13 @@
 #define EXCHANGED  ((size_t)16 << 20) /* bytes of a collective */
 #define FEW        ((size_t)64)       /* and of one that takes its latency */
 
+/* Of products. */
+static const double sides[] = {8, 32, 128, 512, 2048};
+#define N_SIDES ((int)(sizeof sides / sizeof *sides))
+
 struct options {
     const char *name, *json;
-    int threads, rounds;
+    int threads, rounds, sizes;
     bool help;
 };
 
@@ -37,6 +41,8 @@ static const struct bench_option option_table[] = {
     {"--name", BENCH_TEXT, FIELD(name), 0, 0, "of the machine (this machine)"},
     {"--threads", BENCH_WHOLE, FIELD(threads), 1, 4096, "of the CPU device (as OMP_NUM_THREADS)"},
     {"--rounds", BENCH_WHOLE, FIELD(rounds), 1, 1000, "medians of so many (5)"},
+    {"--sizes", BENCH_WHOLE, FIELD(sizes), 2, N_SIDES,
+     "of products, sides from 8 on, each four times the one before (5)"},
     {"--json", BENCH_TEXT, FIELD(json), 0, 0, "write the machine file there"},
 #undef FIELD
 };
@@ -49,7 +55,7 @@ struct measuring {
     struct machine *machine;
     struct device *device;
     struct comm *comm;
-    int rounds;
+    int rounds, sizes;
 };
 
 /* All ranks measure the same at the same time. */
@@ -60,9 +66,6 @@ static double seconds_of(const struct measuring *m, void (*run)(void *), void *a
 }
 
 /* ---- products ---- */
-
-static const double sides[] = {8, 32, 128, 512, 2048};
-#define N_SIDES ((int)(sizeof sides / sizeof *sides))
 
 struct product_run {
     struct device *device;
@@ -79,16 +82,17 @@ static void run_product(void *argument)
 static void measure_products(const struct measuring *m)
 {
     struct machine_products *t = &m->machine->products;
-    const size_t largest = (size_t)sides[N_SIDES - 1] * (size_t)sides[N_SIDES - 1];
+    const int n = m->sizes;
+    const size_t largest = (size_t)sides[n - 1] * (size_t)sides[n - 1];
     struct product_run r = {.device = m->device};
     r.a = bench_random(m->device, largest, 1);
     r.b = bench_random(m->device, largest, 1);
     r.c = bench_random(m->device, largest, 1);
-    t->n_sides = N_SIDES;
-    memcpy(t->sides, sides, sizeof sides);
+    t->n_sides = n;
+    memcpy(t->sides, sides, sizeof *sides * (size_t)n);
     for (int kind = 0; kind < MACHINE_PRODUCTS; kind++)
-        for (int i = 0; i < N_SIDES * N_SIDES * N_SIDES; i++) {
-            int a = i / (N_SIDES * N_SIDES), b = i / N_SIDES % N_SIDES, c = i % N_SIDES;
+        for (int i = 0; i < n * n * n; i++) {
+            int a = i / (n * n), b = i / n % n, c = i % n;
             r.product = (struct matmul){.m = (int)sides[a],
                                         .n = (int)sides[b],
                                         .k = (int)sides[c],
@@ -98,7 +102,7 @@ static void measure_products(const struct measuring *m)
             t->rates[kind][a][b][c] =
                 2 * sides[a] * sides[b] * sides[c] / seconds_of(m, run_product, &r);
         }
-    m->machine->product_rate = t->rates[0][N_SIDES - 1][N_SIDES - 1][N_SIDES - 1];
+    m->machine->product_rate = t->rates[0][n - 1][n - 1][n - 1];
     m->device->release(r.a);
     m->device->release(r.b);
     m->device->release(r.c);
@@ -251,7 +255,7 @@ static void measure_operators(const struct measuring *m)
         int n, length, rows;
     } shapes[] = {{16, 16, 64}, {128, 32, 1024}, {1024, 32, 8192}, {4096, 32, 65536}};
     measure_attention(m);
-    for (size_t i = 0; i < sizeof shapes / sizeof *shapes; i++) {
+    for (size_t i = 0; i < sizeof shapes / sizeof *shapes && (int)i < m->sizes; i++) {
         struct kernel_bench b = {.device = m->device,
                                  .shape = shape_of(shapes[i].n, shapes[i].length, shapes[i].rows),
                                  .act = ACT_GELU_TANH};
@@ -377,7 +381,7 @@ static void measure_exchange(const struct measuring *m)
 static void print(const struct machine *m, int threads)
 {
     printf("%s, CPU device, %d threads, measured with %g rank(s) at a time\n"
-           "  products   %8.1f GFLOP/s of 2048 x 2048 matrices\n"
+           "  products   %8.1f GFLOP/s of the largest matrices\n"
            "  memory     %8.1f GB/s, a large copy, read and written\n"
            "  AdamW      %8.1f GB/s on one core, %.1f on all\n"
            "  ranks      %8.1f GB/s, latency %.1f us\n"
@@ -399,7 +403,7 @@ static bool measure(const struct options *o, struct comm *comm, struct zf_error 
 {
     int *cpus, threads = o->threads ? o->threads : comm_core_threads(comm);
     struct machine *machine = zf_calloc(1, sizeof *machine);
-    struct measuring m = {machine, device_cpu(threads), comm, o->rounds};
+    struct measuring m = {machine, device_cpu(threads), comm, o->rounds, o->sizes};
     snprintf(machine->name, sizeof machine->name, "%s", o->name);
     machine->is_cpu = true;
     machine->measured = comm_size(comm);
@@ -424,7 +428,7 @@ static bool measure(const struct options *o, struct comm *comm, struct zf_error 
 
 bool bench_machine(int argc, char **argv, struct zf_error *err)
 {
-    struct options o = {.name = "this machine", .rounds = 5};
+    struct options o = {.name = "this machine", .rounds = 5, .sizes = N_SIDES};
     if (!bench_options_read(&options_of_machine, argc, argv, &o, &o.help, err))
         return false;
     if (o.help)
