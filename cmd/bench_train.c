@@ -76,6 +76,7 @@ static const struct bench_options options_of_train = {
 struct table {
     struct bench_rates rates;
     double model_size; /* bytes of all parameters in bf16 */
+    int ranks;
     json_t *lines;
 };
 
@@ -97,9 +98,10 @@ static void print_result(const struct table *t, const struct train_result *r)
     printf("%-19s %4d %9.2f %9.2f %10.0f %8.3f %5.1f %% %4.1f %% %6.3f %6.3f %6.3f %8.3f %8.3f "
            "%8.4f %8.4f\n",
            r->name, r->interval, r->median * 1e3, r->worst * 1e3, r->tokens / r->median,
-           rate * 1e-12, 100 * rate / t->rates.product, 100 * r->stall, r->down / t->model_size,
-           r->up / t->model_size, r->moved / t->model_size, (double)r->needed / GIGABYTE,
-           (double)r->memory.host / GIGABYTE, r->loss_before, r->loss_after);
+           rate * 1e-12, 100 * rate / t->rates.product / t->ranks, 100 * r->stall,
+           r->down / t->model_size, r->up / t->model_size, r->moved / t->model_size,
+           (double)r->needed / GIGABYTE, (double)r->memory.host / GIGABYTE, r->loss_before,
+           r->loss_after);
     if (r->planned)
         plan_report_print(r->planned, (size_t)(t->model_size / 2), stdout);
     fflush(stdout);
@@ -122,7 +124,7 @@ static json_t *describe_result(const struct table *t, const struct train_result 
         {"tokens", r->tokens},
         {"tokens_per_second", r->tokens / r->median},
         {"flops", r->flops},
-        {"product_share", r->flops / r->median / t->rates.product},
+        {"product_share", r->flops / r->median / t->rates.product / t->ranks},
         {"stall_share", r->stall},
         {"bytes_down", r->down},
         {"bytes_up", r->up},
@@ -289,7 +291,8 @@ static bool measure(const struct options *o, struct train_job *job, struct zf_er
     if (!find_method(o, &kind, err))
         return false;
     struct param_table params = gpt_param_table(&job->config);
-    struct table t = {rates_of(o, job), 2 * (double)params.n_parameters, json_array()};
+    struct table t = {rates_of(o, job), 2 * (double)params.n_parameters, comm_size(job->comm),
+                      json_array()};
     bool first = comm_rank(job->comm) == 0;
     params_free(&params);
     if (first)

@@ -189,7 +189,7 @@ static bool run_steps(struct trainer *t, struct train_result *r, struct zf_error
     for (int i = 0; i < job->steps; i++) {
         if (!run_step(t, job->warm_up + i, &report, err))
             return false;
-        if (i == job->steps - 1)
+        if (i == job->steps - 1 && !r->planned) /* a plan's last step is like the others */
             device->stream_wait(device->compute);
         if (r->planned)
             plan_report_step(r->planned, &report);

@@ -10,7 +10,9 @@
 #include <string.h>
 
 #define MOST_KINDS  32
+#define WORSE       1.1   /* than the median: the worst step is told too */
 #define CHAIN_LEAST 0.005 /* of the step: shorter stretches of the chain are not told */
+#define KIND_LEAST  0.001 /* and what takes less in all */
 
 struct planned_step {
     double begin, seconds;
@@ -154,7 +156,7 @@ static double *seconds_of(const struct plan_report *r)
 struct summary {
     double median, worst, mean, stall, down, up, moved, host;
     int interval, selections;
-    const struct planned_step *middle; /* the step nearest to the median */
+    const struct planned_step *middle, *longest; /* the step nearest to the median; the worst */
 };
 
 static struct summary summarise(const struct plan_report *r)
@@ -174,37 +176,46 @@ static struct summary summarise(const struct plan_report *r)
         s.moved += (double)step->report.bytes_moved / n;
         s.selections += step->report.selected;
         s.interval = step->report.update_interval;
+        if (!s.longest || step->seconds > s.longest->seconds)
+            s.longest = step;
         if (!s.middle || fabs(step->seconds - s.median) < fabs(s.middle->seconds - s.median))
             s.middle = step;
     }
     return s;
 }
 
+static void print_path(const struct planned_step *s, const char *name, FILE *out)
+{
+    struct kind kinds[MOST_KINDS];
+    int n = count_kinds(s, kinds);
+    fprintf(out, "  critical path of the %s step%s:\n", name,
+            s->report.selected ? ", which chooses anew" : "");
+    for (int i = 0; i < n && kinds[i].seconds > KIND_LEAST * s->seconds; i++)
+        fprintf(out, "  %8.2f ms %5.1f %%  %s\n", 1e3 * kinds[i].seconds,
+                100 * kinds[i].seconds / s->seconds, kinds[i].what);
+    print_chain(s, out);
+}
+
 void plan_report_print(const struct plan_report *r, size_t n_parameters, FILE *out)
 {
     struct summary s = summarise(r);
-    struct kind kinds[MOST_KINDS];
     double model = 2 * (double)n_parameters;
     if (r->n_steps == 0)
         return;
     fprintf(out,
-            "planned (simulated, not measured) on %s: %d steps, windows of %d, %d choices made "
-            "anew\n"
+            "planned (simulated, not measured) on %s: %d steps, windows of %d, %d new choice(s)\n"
             "  step:      median %.2f ms, worst %.2f ms, mean %.2f ms; the device waits for the "
             "host %.2f ms (%.1f %%)\n"
             "  traffic:   down %.1f MB, up %.1f MB, state that moves %.1f MB a step: %.3f, %.3f "
             "and %.3f sizes of the model in bf16\n"
-            "  host:      workers busy %.2f ms a step, summed over them\n"
-            "  critical path of the median step:\n",
+            "  host:      workers busy %.2f ms a step, summed over them\n",
             plan_machine(r->plan)->name, r->n_steps, s.interval, s.selections, 1e3 * s.median,
             1e3 * s.worst, 1e3 * s.mean, 1e3 * s.stall, 100 * s.stall / s.mean, 1e-6 * s.down,
             1e-6 * s.up, 1e-6 * s.moved, s.down / model, s.up / model, s.moved / model,
             1e3 * s.host);
-    int n = count_kinds(s.middle, kinds);
-    for (int i = 0; i < n; i++)
-        fprintf(out, "  %8.2f ms %5.1f %%  %s\n", 1e3 * kinds[i].seconds,
-                100 * kinds[i].seconds / s.middle->seconds, kinds[i].what);
-    print_chain(s.middle, out);
+    print_path(s.middle, "median", out);
+    if (s.worst > WORSE * s.median)
+        print_path(s.longest, "worst", out);
     fflush(out);
 }
 

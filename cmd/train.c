@@ -256,7 +256,6 @@ bool train_plan(struct run *run, int warm_up, int steps, struct plan_report *rep
                 struct zf_error *err)
 {
     struct trainer t = {.run = run, .stepper = stepper_of(run), .epoch = -1};
-    struct device *d = run->device;
     bool ok = true;
     t.order = zf_malloc(sizeof(int) * (size_t)run->train.n_sequences);
     for (int step = 0; ok && step < warm_up + steps; step++) {
@@ -264,8 +263,6 @@ bool train_plan(struct run *run, int warm_up, int steps, struct plan_report *rep
         int n;
         const int *examples = examples_of_step(&t, step, &n);
         ok = step_run(&t.stepper, examples, n, step, lr_at_step(run->config, 0), &done, err);
-        if (step + 1 == warm_up + steps)
-            d->stream_wait(d->compute);
         if (step + 1 == warm_up)
             plan_report_restart(report);
         else if (ok && step >= warm_up)
