@@ -18,7 +18,7 @@
 struct options {
     struct config config;
     const char *preset, *head, *device, *method, *lengths, *json, *accumulate, *plan, *trace;
-    int length, steps, warm_up, threads, probe, ranks;
+    int length, steps, warm_up, threads, probe, ranks, width, layers;
     double dropout;
     bool compare, help;
 };
@@ -26,6 +26,8 @@ struct options {
 static const struct bench_option option_table[] = {
 #define FIELD(field) offsetof(struct options, field)
     {"--preset", BENCH_TEXT, FIELD(preset), 0, 0, "the model (gpt2)"},
+    {"--width", BENCH_WHOLE, FIELD(width), 8, 1 << 16, "another width, with as large heads"},
+    {"--layers", BENCH_WHOLE, FIELD(layers), 1, 4096, "and number of blocks"},
     {"--head", BENCH_TEXT, FIELD(head), 0, 0, "lm or classify (lm)"},
     {"--seqs", BENCH_WHOLE, FIELD(config.per_device_train_batch_size), 1, 1 << 16,
      "sequences of a micro-batch (8)"},
@@ -202,9 +204,28 @@ static bool find_method(const struct options *o, enum train_kind *kind, struct z
                    o->method);
 }
 
+/* The preset in another size. */
+static bool shape_model(const struct options *o, struct gpt_config *config, struct zf_error *err)
+{
+    int head_dim = config->n_embd / config->n_head;
+    if (o->layers > 0)
+        config->n_layer = o->layers;
+    if (o->width == 0)
+        return true;
+    if (o->width % head_dim != 0)
+        return zf_fail(err, "train: --width is %d, but it is a multiple of the preset's heads, %d",
+                       o->width, head_dim);
+    config->n_inner = o->width * (config->n_inner / config->n_embd);
+    config->n_embd = o->width;
+    config->n_head = o->width / head_dim;
+    return true;
+}
+
 static bool configure_model(struct options *o, struct gpt_config *config, struct zf_error *err)
 {
     if (!gpt_config_preset(config, o->preset, err))
+        return false;
+    if (!shape_model(o, config, err))
         return false;
     if (strcmp(o->head, "classify") == 0)
         config->head = GPT_HEAD_CLASSIFY;

@@ -301,8 +301,8 @@ struct sim_work plan_worker_work(const struct plan *p, int n_workers, double byt
     struct sim_work w = {.what = "host AdamW", .seconds = bytes / m->core_rate};
     if (bytes > 0)
         use(&w, PLAN_HOST_MEMORY, m->core_rate / p->host_rate);
-    if (m->is_cpu &&
-        bytes > 0) /* beside an operator, which is on all cores, each has half of one */
+    /* On a core that an operator's thread is on too, each has half of it. */
+    if (m->is_cpu && bytes > 0 && m->threads + n_workers > m->cores / p->local_ranks)
         use(&w, PLAN_MULTIPROCESSORS, 1.0 / n_workers);
     return w;
 }

@@ -17,33 +17,34 @@ static const struct figure {
     const char *path;
     size_t offset;
     double least, greatest;
-    bool always; /* in every file; else of a GPU */
+    enum { OF_ALL, OF_GPUS, OF_CPUS } where; /* in the files of which machines */
 } figures[] = {
 #define FIELD(field) offsetof(struct machine, field)
-    {"measured_ranks", FIELD(measured), 0, 4096, true},
-    {"device.memory_bytes", FIELD(memory_bytes), 1e6, 1e15, true},
-    {"device.multiprocessors", FIELD(multiprocessors), 1, 1e5, false},
-    {"device.product_flops_per_second", FIELD(product_rate), 1e6, 1e18, true},
-    {"device.product_half_m", FIELD(half_m), 0, 1e5, false},
-    {"device.product_half_n", FIELD(half_n), 0, 1e5, false},
-    {"device.product_half_k", FIELD(half_k), 0, 1e5, false},
-    {"device.attention_flops_per_second", FIELD(attention_rate), 1e6, 1e18, false},
-    {"device.memory_bytes_per_second", FIELD(memory_rate), 1e6, 1e15, true},
-    {"device.operator_latency_seconds", FIELD(latency), 0, 1, false},
-    {"link.bytes_per_second", FIELD(link_rate), 1e6, 1e15, false},
-    {"link.latency_seconds", FIELD(link_latency), 0, 1, false},
-    {"link.ranks", FIELD(ranks_per_link), 1, 64, false},
-    {"link.kernel_multiprocessors", FIELD(transfer_multiprocessors), 0, 1e5, false},
-    {"host.ranks", FIELD(ranks_per_host), 1, 1024, true},
-    {"host.cores", FIELD(cores), 1, 8192, true},
-    {"host.memory_bytes", FIELD(host_memory_bytes), 1e6, 1e15, true},
-    {"host.adam_bytes_per_second", FIELD(host_rate), 1e6, 1e15, true},
-    {"host.core_adam_bytes_per_second", FIELD(core_rate), 1e6, 1e15, true},
-    {"host.launch_seconds", FIELD(launch), 0, 1, false},
-    {"host.wait_seconds", FIELD(wait), 0, 1, false},
-    {"ranks.exchange_bytes_per_second", FIELD(exchange_rate), 1e3, 1e15, true},
-    {"ranks.network_bytes_per_second", FIELD(network_rate), 1e3, 1e15, false},
-    {"ranks.latency_seconds", FIELD(exchange_latency), 0, 1, true},
+    {"measured_ranks", FIELD(measured), 0, 4096, OF_ALL},
+    {"device.memory_bytes", FIELD(memory_bytes), 1e6, 1e15, OF_ALL},
+    {"device.threads", FIELD(threads), 1, 8192, OF_CPUS},
+    {"device.multiprocessors", FIELD(multiprocessors), 1, 1e5, OF_GPUS},
+    {"device.product_flops_per_second", FIELD(product_rate), 1e6, 1e18, OF_ALL},
+    {"device.product_half_m", FIELD(half_m), 0, 1e5, OF_GPUS},
+    {"device.product_half_n", FIELD(half_n), 0, 1e5, OF_GPUS},
+    {"device.product_half_k", FIELD(half_k), 0, 1e5, OF_GPUS},
+    {"device.attention_flops_per_second", FIELD(attention_rate), 1e6, 1e18, OF_GPUS},
+    {"device.memory_bytes_per_second", FIELD(memory_rate), 1e6, 1e15, OF_ALL},
+    {"device.operator_latency_seconds", FIELD(latency), 0, 1, OF_GPUS},
+    {"link.bytes_per_second", FIELD(link_rate), 1e6, 1e15, OF_GPUS},
+    {"link.latency_seconds", FIELD(link_latency), 0, 1, OF_GPUS},
+    {"link.ranks", FIELD(ranks_per_link), 1, 64, OF_GPUS},
+    {"link.kernel_multiprocessors", FIELD(transfer_multiprocessors), 0, 1e5, OF_GPUS},
+    {"host.ranks", FIELD(ranks_per_host), 1, 1024, OF_ALL},
+    {"host.cores", FIELD(cores), 1, 8192, OF_ALL},
+    {"host.memory_bytes", FIELD(host_memory_bytes), 1e6, 1e15, OF_ALL},
+    {"host.adam_bytes_per_second", FIELD(host_rate), 1e6, 1e15, OF_ALL},
+    {"host.core_adam_bytes_per_second", FIELD(core_rate), 1e6, 1e15, OF_ALL},
+    {"host.launch_seconds", FIELD(launch), 0, 1, OF_GPUS},
+    {"host.wait_seconds", FIELD(wait), 0, 1, OF_GPUS},
+    {"ranks.exchange_bytes_per_second", FIELD(exchange_rate), 1e3, 1e15, OF_ALL},
+    {"ranks.network_bytes_per_second", FIELD(network_rate), 1e3, 1e15, OF_GPUS},
+    {"ranks.latency_seconds", FIELD(exchange_latency), 0, 1, OF_ALL},
 #undef FIELD
 };
 static const size_t n_figures = sizeof figures / sizeof *figures;
@@ -71,8 +72,8 @@ static bool read_figure(const struct json_file *f, const struct figure *figure, 
 {
     char path[96], expected[96];
     json_t *object = json_find(f, figure->path);
-    if (!object && m->is_cpu && !figure->always)
-        return true;
+    if (figure->where == (m->is_cpu ? OF_GPUS : OF_CPUS))
+        return !object || fail_at(f, figure->path, "a figure of the other kind of machine", err);
     if (!json_is_object(object))
         return fail_at(f, figure->path, "an object with value and source", err);
     json_t *value = json_object_get(object, "value"),
@@ -261,7 +262,7 @@ json_t *machine_describe(const struct machine *m, const char *source)
     for (size_t i = 0; i < n_figures; i++) {
         const char *dot = strchr(figures[i].path, '.');
         double value = *(const double *)((const char *)m + figures[i].offset);
-        if (m->is_cpu && !figures[i].always)
+        if (figures[i].where == (m->is_cpu ? OF_GPUS : OF_CPUS))
             continue;
         json_t *figure = json_pack("{s:f, s:s}", "value", value, "source", source);
         if (!dot) {

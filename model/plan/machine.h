@@ -39,6 +39,7 @@ struct machine {
 
     /* the device of one rank */
     double memory_bytes;
+    double threads; /* of a CPU device */
     double multiprocessors;
     double product_rate;           /* FLOPs a second of large products */
     double half_m, half_n, half_k; /* a product's rate is product_rate times m / (m + half_m), and

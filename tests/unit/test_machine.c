@@ -128,6 +128,7 @@ static struct machine measured(void)
                         .is_cpu = true,
                         .measured = 2,
                         .memory_bytes = 1e9,
+                        .threads = 2,
                         .product_rate = 1e11,
                         .memory_rate = 1e10,
                         .ranks_per_host = 2,
