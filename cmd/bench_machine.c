@@ -17,6 +17,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <unistd.h>
 
 #define WIDTH      512 /* of the operators' rows */
 #define HEAD_DIM   64
@@ -84,16 +85,26 @@ static double seconds_of(const struct measuring *m, void (*run)(void *), void *a
 
 /* ---- products ---- */
 
+/* In a step, what is multiplied on the left has just been written; the weights, and gradients that
+ * are added to, were last touched long ago. So the right side and the result move on through
+ * memory. */
+#define MOVING_ELEMENTS ((size_t)8 << 20) /* floats of each: with both, more than most caches */
+
 struct product_run {
     struct device *device;
-    void *a, *b, *c;
+    float *a, *b, *c;
+    size_t at;
     struct matmul product;
 };
 
 static void run_product(void *argument)
 {
-    const struct product_run *r = argument;
-    r->device->ops->matmul(r->device->compute, r->c, r->a, r->b, &r->product);
+    struct product_run *r = argument;
+    const struct matmul *p = &r->product;
+    size_t right = (size_t)p->k * (size_t)p->n, result = (size_t)p->m * (size_t)p->n;
+    size_t step = ((right > result ? right : result) + 63) / 64 * 64;
+    r->at = r->at + 2 * step <= MOVING_ELEMENTS ? r->at + step : 0;
+    r->device->ops->matmul(r->device->compute, r->c + r->at, r->a, r->b + r->at, p);
 }
 
 static void measure_products(const struct measuring *m)
@@ -103,8 +114,8 @@ static void measure_products(const struct measuring *m)
     const size_t largest = (size_t)sides[n - 1] * (size_t)sides[n - 1];
     struct product_run r = {.device = m->device};
     r.a = bench_random(m->device, largest, 1);
-    r.b = bench_random(m->device, largest, 1);
-    r.c = bench_random(m->device, largest, 1);
+    r.b = bench_random(m->device, MOVING_ELEMENTS, 1);
+    r.c = bench_random(m->device, MOVING_ELEMENTS, 1);
     t->n_sides = n;
     memcpy(t->sides, sides, sizeof *sides * (size_t)n);
     for (int kind = 0; kind < MACHINE_PRODUCTS; kind++)
@@ -305,6 +316,28 @@ static double adam_rate(const struct measuring *m, struct host_adam_job *job, in
     return 32.0 * ADAM_ROWS * ADAM_WIDTH / least;
 }
 
+static void do_nothing(void *argument, int chunk)
+{
+    (void)argument, (void)chunk;
+}
+
+/* From a job's submission to a sleeping worker until the host knows that it is done. */
+static double wake_seconds(const struct measuring *m)
+{
+    struct worker_config config = {.local_size = 1, .reserved_share = 0.5f};
+    struct worker_pool *pool = worker_pool_create(&config);
+    const struct worker_job job = {.run = do_nothing, .n_chunks = 1};
+    double least = INFINITY;
+    for (int i = 0; i <= m->rounds; i++) {
+        usleep(2000);
+        double begin = clock_seconds();
+        worker_pool_wait(pool, worker_pool_submit(pool, &job));
+        least = fmin(least, clock_seconds() - begin);
+    }
+    worker_pool_destroy(pool);
+    return least;
+}
+
 static bool measure_workers(const struct measuring *m, struct zf_error *err)
 {
     const size_t bytes = sizeof(float) * ADAM_ROWS * ADAM_WIDTH;
@@ -325,6 +358,7 @@ static bool measure_workers(const struct measuring *m, struct zf_error *err)
         for (int i = 0; i < job.n_chunks; i++)
             host_adam_zero_chunk(&job, i);
         m->machine->core_rate = adam_rate(m, &job, 1);
+        m->machine->wake = wake_seconds(m);
         m->machine->host_rate = mine > 1 ? adam_rate(m, &job, mine) : m->machine->core_rate;
         m->machine->host_rate = fmax(m->machine->host_rate, m->machine->core_rate);
     }

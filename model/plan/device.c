@@ -298,7 +298,7 @@ void plan_host_copies(struct plan *p, size_t bytes)
 struct sim_work plan_worker_work(const struct plan *p, int n_workers, double bytes)
 {
     const struct machine *m = &p->machine;
-    struct sim_work w = {.what = "host AdamW", .seconds = bytes / m->core_rate};
+    struct sim_work w = {.what = "host AdamW", .latency = m->wake, .seconds = bytes / m->core_rate};
     if (bytes > 0)
         use(&w, PLAN_HOST_MEMORY, m->core_rate / p->host_rate);
     /* On a core that an operator's thread is on too, each has half of it. */

@@ -57,6 +57,7 @@ struct machine {
     double cores, host_memory_bytes;
     double host_rate;    /* bytes a second of AdamW on all cores */
     double core_rate;    /* and on one */
+    double wake;         /* seconds until a worker has begun a job, where it sleeps */
     double launch, wait; /* seconds of the host for giving out an operator; for learning that one is
                             over */
 
