@@ -115,34 +115,64 @@ static const char *told_as(const char *what)
     return what;
 }
 
+/* Stretches of the path as a person is told of them. */
+struct chain {
+    struct kind *links;
+    int n;
+};
+
+static void add_link(struct chain *c, const char *what, double seconds)
+{
+    if (c->n > 0 && strcmp(c->links[c->n - 1].what, what) == 0)
+        c->links[c->n - 1].seconds += seconds;
+    else
+        c->links[c->n++] = (struct kind){what, seconds};
+}
+
+/* Links [first, last), each too short to be told, by the name of what most of them are. */
+static void add_short_links(struct chain *c, const struct kind *links, int first, int last)
+{
+    struct kind most = {0};
+    double all = 0;
+    for (int i = first; i < last; i++) {
+        double same = 0;
+        for (int k = first; k < last; k++)
+            same += strcmp(links[i].what, links[k].what) == 0 ? links[k].seconds : 0;
+        if (same > most.seconds)
+            most = (struct kind){links[i].what, same};
+        all += links[i].seconds;
+    }
+    if (most.what)
+        add_link(c, most.what, all);
+}
+
 /* The path in the order of time, as "model 12.0 ms, link down 3.1 ms, ...". */
 static void print_chain(const struct planned_step *s, FILE *out)
 {
-    const char *what = NULL;
-    double seconds = 0;
-    const char *separator = "";
-    fprintf(out, "  in order:  ");
-    for (int i = s->n_stretches - 1; i >= -1; i--) {
-        const struct sim_stretch *p = i >= 0 ? &s->path[i] : NULL;
-        double length = p ? p->end - p->begin : 0;
-        const char *name = p ? told_as(p->what) : NULL;
-        if (what && p && strcmp(what, name) == 0) {
-            seconds += length;
-            continue;
+    struct chain all = {zf_malloc(sizeof(struct kind) * (size_t)(s->n_stretches + 1)), 0};
+    struct chain told = {zf_malloc(sizeof(struct kind) * (size_t)(s->n_stretches + 1)), 0};
+    for (int i = s->n_stretches - 1; i >= 0; i--)
+        add_link(&all, told_as(s->path[i].what), s->path[i].end - s->path[i].begin);
+    for (int i = 0; i < all.n;) {
+        int first = i;
+        while (i < all.n && all.links[i].seconds < CHAIN_LEAST * s->seconds)
+            i++;
+        add_short_links(&told, all.links, first, i);
+        if (i < all.n) {
+            add_link(&told, all.links[i].what, all.links[i].seconds);
+            i++;
         }
-        if (p && length < CHAIN_LEAST * s->seconds &&
-            what) { /* what goes on behind it may be more */
-            seconds += length;
-            continue;
-        }
-        if (what) {
-            fprintf(out, "%s%s %.2f ms", separator, what, 1e3 * seconds);
-            separator = ", ";
-        }
-        what = name;
-        seconds = length;
     }
+    all.n = 0;
+    for (int i = 0; i < told.n; i++)
+        if (told.links[i].seconds >= CHAIN_LEAST * s->seconds)
+            add_link(&all, told.links[i].what, told.links[i].seconds);
+    fprintf(out, "  in order:  ");
+    for (int i = 0; i < all.n; i++)
+        fprintf(out, "%s%s %.2f ms", i ? ", " : "", all.links[i].what, 1e3 * all.links[i].seconds);
     fputc('\n', out);
+    free(all.links);
+    free(told.links);
 }
 
 static double *seconds_of(const struct plan_report *r)
