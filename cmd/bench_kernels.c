@@ -43,7 +43,7 @@ struct table {
 
 /* One line of the table, and the same for the JSON file. */
 static void report(const struct table *t, const char *name, double seconds,
-                   const struct kernel_cost *cost, float dropout)
+                   const struct op_cost *cost, float dropout)
 {
     double by_copy = cost->bytes / seconds / t->rates.copy;
     double by_product = cost->flops / seconds / t->rates.product;
@@ -73,7 +73,7 @@ static void report_products(const struct table *t)
     kernel_products(b, products);
     for (int i = 0; i < KERNEL_PRODUCTS; i++) {
         b->product = products[i].product;
-        struct kernel_cost cost = kernel_product_cost(&b->product, b->shape.element);
+        struct op_cost cost = cost_matmul(b->shape.element, &b->product);
         report(t, products[i].name, bench_seconds(b->device, t->rounds, kernel_run_product, b),
                &cost, 0);
     }
@@ -84,7 +84,7 @@ static void report_cases(const struct table *t, double dropout)
     struct kernel_bench *b = t->bench;
     for (int i = 0; i < n_kernel_cases; i++) {
         const struct kernel_case *c = &kernel_cases[i];
-        struct kernel_cost cost = c->cost(&b->shape);
+        struct op_cost cost = c->cost(&b->shape);
         for (int with = 0; with <= (c->drops && dropout > 0); with++) {
             b->p = with ? (float)dropout : 0;
             report(t, c->name, bench_seconds(b->device, t->rounds, c->run, b), &cost, b->p);

@@ -3,6 +3,7 @@
 #define ZF_CMD_BENCH_KERNELS_CASES_H
 
 #include "model/gpt.h"
+#include "model/op_cost.h"
 
 /* A micro-batch of n_seqs sequences of `length` tokens, and a matrix of channels: the token
  * embeddings', the model's largest. */
@@ -15,13 +16,6 @@ struct kernel_shape {
     int important;  /* channels of the matrix (vocab, C) that are so */
     int closing;    /* its deferred channels whose window closes */
     int element;    /* bytes of one of the device's dtype */
-};
-
-/* What an operator must move and do, were every array read or written once. */
-struct kernel_cost {
-    double bytes; /* within device memory */
-    double link;  /* between device and host */
-    double flops; /* of matrix products alone */
 };
 
 struct kernel_bench {
@@ -60,7 +54,7 @@ struct kernel_bench {
 struct kernel_case {
     const char *name;
     void (*run)(void *bench);
-    struct kernel_cost (*cost)(const struct kernel_shape *s);
+    struct op_cost (*cost)(const struct kernel_shape *s);
     bool drops; /* has dropout */
 };
 /* All operators but the matrix product. */
@@ -74,7 +68,6 @@ struct kernel_product {
 #define KERNEL_PRODUCTS 10
 /* The matrix products of a block and of a language model's head. */
 void kernel_products(const struct kernel_bench *b, struct kernel_product list[KERNEL_PRODUCTS]);
-struct kernel_cost kernel_product_cost(const struct matmul *product, int element);
 void kernel_run_product(void *bench);
 
 /* dtype and shape are set; allocates and fills the rest. */

@@ -5,6 +5,8 @@
 #include "cmd/bench_train_run.h"
 #include "data/alloc.h"
 #include "data/json.h"
+#include "model/plan/plan.h"
+#include "offload/trace.h"
 
 #include <stdio.h>
 #include <stdlib.h>
@@ -16,8 +18,8 @@
 /* What zf-train's configuration has a name for stands there. */
 struct options {
     struct config config;
-    const char *preset, *head, *device, *method, *lengths, *json;
-    int length, steps, warm_up, threads, probe;
+    const char *preset, *head, *device, *method, *lengths, *json, *accumulate, *plan, *trace;
+    int length, steps, warm_up, threads, probe, ranks, width, layers;
     double dropout;
     bool compare, help;
 };
@@ -25,6 +27,8 @@ struct options {
 static const struct bench_option option_table[] = {
 #define FIELD(field) offsetof(struct options, field)
     {"--preset", BENCH_TEXT, FIELD(preset), 0, 0, "the model (gpt2)"},
+    {"--width", BENCH_WHOLE, FIELD(width), 8, 1 << 16, "another width, with as large heads"},
+    {"--layers", BENCH_WHOLE, FIELD(layers), 1, 4096, "and number of blocks"},
     {"--head", BENCH_TEXT, FIELD(head), 0, 0, "lm or classify (lm)"},
     {"--seqs", BENCH_WHOLE, FIELD(config.per_device_train_batch_size), 1, 1 << 16,
      "sequences of a micro-batch (8)"},
@@ -50,6 +54,8 @@ static const struct bench_option option_table[] = {
      "of ZenFlow (16)"},
     {"--apply_lag", BENCH_WHOLE, FIELD(config.zenflow.apply_lag), 0, ENGINE_MAX_INTERVAL,
      "of ZenFlow (1)"},
+    {"--accumulate", BENCH_TEXT, FIELD(accumulate), 0, 0,
+     "where ZenFlow's windows are: device or host (device)"},
     {"--pt_reserved_cores_perc", BENCH_REAL, FIELD(config.zenflow.pt_reserved_cores_perc), 0, 1,
      "share of the cores that host workers leave free (0.5)"},
     {"--learning_rate", BENCH_REAL, FIELD(config.learning_rate), 0, 1, "(1e-4)"},
@@ -57,6 +63,10 @@ static const struct bench_option option_table[] = {
     {"--threads", BENCH_WHOLE, FIELD(threads), 1, 4096, "of the CPU device (as OMP_NUM_THREADS)"},
     {"--probe", BENCH_WHOLE, FIELD(probe), 16, 1 << 15,
      "side of the measured product's matrices (8192; 1024 on the CPU)"},
+    {"--plan", BENCH_TEXT, FIELD(plan), 0, 0,
+     "simulate it on this machine: a file, or a name in configs/machines"},
+    {"--ranks", BENCH_WHOLE, FIELD(ranks), 1, 4096, "of a plan (1); else as under mpirun"},
+    {"--trace", BENCH_TEXT, FIELD(trace), 0, 0, "write a timeline there, for ui.perfetto.dev"},
     {"--json", BENCH_TEXT, FIELD(json), 0, 0, "write all figures there"},
 #undef FIELD
 };
@@ -69,6 +79,7 @@ static const struct bench_options options_of_train = {
 struct table {
     struct bench_rates rates;
     double model_size; /* bytes of all parameters in bf16 */
+    int ranks;
     json_t *lines;
 };
 
@@ -81,18 +92,21 @@ static void print_heading(void)
 
 static void print_result(const struct table *t, const struct train_result *r)
 {
-    if (!r->fits) {
+    if (!r->fits)
         printf("%-19s does not fit: it needs %.2f GB of device memory, %.2f GB are free\n", r->name,
                (double)r->needed / GIGABYTE, (double)r->free / GIGABYTE);
+    if (!r->fits && !r->planned)
         return;
-    }
     double rate = r->flops / r->median;
     printf("%-19s %4d %9.2f %9.2f %10.0f %8.3f %5.1f %% %4.1f %% %6.3f %6.3f %6.3f %8.3f %8.3f "
            "%8.4f %8.4f\n",
            r->name, r->interval, r->median * 1e3, r->worst * 1e3, r->tokens / r->median,
-           rate * 1e-12, 100 * rate / t->rates.product, 100 * r->stall, r->down / t->model_size,
-           r->up / t->model_size, r->moved / t->model_size, (double)r->needed / GIGABYTE,
-           (double)r->memory.host / GIGABYTE, r->loss_before, r->loss_after);
+           rate * 1e-12, 100 * rate / t->rates.product / t->ranks, 100 * r->stall,
+           r->down / t->model_size, r->up / t->model_size, r->moved / t->model_size,
+           (double)r->needed / GIGABYTE, (double)r->memory.host / GIGABYTE, r->loss_before,
+           r->loss_after);
+    if (r->planned)
+        plan_report_print(r->planned, (size_t)(t->model_size / 2), stdout);
     fflush(stdout);
 }
 
@@ -101,7 +115,7 @@ static json_t *describe_result(const struct table *t, const struct train_result 
     json_t *line =
         json_pack("{s:s, s:b, s:I, s:I}", "method", r->name, "fits", (int)r->fits, "device_bytes",
                   (json_int_t)r->needed, "device_bytes_free", (json_int_t)r->free);
-    if (!r->fits)
+    if (!r->fits && !r->planned)
         return line;
     const struct {
         const char *key;
@@ -113,7 +127,7 @@ static json_t *describe_result(const struct table *t, const struct train_result 
         {"tokens", r->tokens},
         {"tokens_per_second", r->tokens / r->median},
         {"flops", r->flops},
-        {"product_share", r->flops / r->median / t->rates.product},
+        {"product_share", r->flops / r->median / t->rates.product / t->ranks},
         {"stall_share", r->stall},
         {"bytes_down", r->down},
         {"bytes_up", r->up},
@@ -131,6 +145,9 @@ static json_t *describe_result(const struct table *t, const struct train_result 
     for (int i = 0; i < steps; i++)
         json_array_append_new(seconds, json_real(r->seconds[i]));
     json_object_set_new(line, "seconds", seconds);
+    if (r->planned)
+        json_object_set_new(line, "plan",
+                            plan_report_describe(r->planned, (size_t)(t->model_size / 2)));
     return line;
 }
 
@@ -140,7 +157,7 @@ static bool measure_method(const struct options *o, const struct train_job *job,
     struct train_method method = train_method_make(kind, &o->config);
     struct train_result result;
     bool ok = train_measure(job, &method, &result, err);
-    if (ok) {
+    if (ok && comm_rank(job->comm) == 0) {
         print_result(t, &result);
         json_array_append_new(t->lines, describe_result(t, &result, job->steps));
     }
@@ -188,10 +205,28 @@ static bool find_method(const struct options *o, enum train_kind *kind, struct z
                    o->method);
 }
 
-static bool configure_model(const struct options *o, struct gpt_config *config,
-                            struct zf_error *err)
+/* The preset in another size. */
+static bool shape_model(const struct options *o, struct gpt_config *config, struct zf_error *err)
+{
+    int head_dim = config->n_embd / config->n_head;
+    if (o->layers > 0)
+        config->n_layer = o->layers;
+    if (o->width == 0)
+        return true;
+    if (o->width % head_dim != 0)
+        return zf_fail(err, "train: --width is %d, but it is a multiple of the preset's heads, %d",
+                       o->width, head_dim);
+    config->n_inner = o->width * (config->n_inner / config->n_embd);
+    config->n_embd = o->width;
+    config->n_head = o->width / head_dim;
+    return true;
+}
+
+static bool configure_model(struct options *o, struct gpt_config *config, struct zf_error *err)
 {
     if (!gpt_config_preset(config, o->preset, err))
+        return false;
+    if (!shape_model(o, config, err))
         return false;
     if (strcmp(o->head, "classify") == 0)
         config->head = GPT_HEAD_CLASSIFY;
@@ -202,7 +237,12 @@ static bool configure_model(const struct options *o, struct gpt_config *config,
     if (!o->lengths && o->length > config->n_positions)
         return zf_fail(err, "train: --length is %d, but %s has %d positions", o->length, o->preset,
                        config->n_positions);
-    const struct zenflow_config *z = &o->config.zenflow;
+    struct zenflow_config *z = &o->config.zenflow;
+    bool on_host = strcmp(o->accumulate, "host") == 0;
+    if (!on_host && strcmp(o->accumulate, "device") != 0)
+        return zf_fail(err, "train: --accumulate is \"%s\", but it is device or host",
+                       o->accumulate);
+    z->accumulate = on_host ? ZENFLOW_ACCUMULATE_HOST : ZENFLOW_ACCUMULATE_DEVICE;
     if (z->apply_lag > z->update_interval)
         return zf_fail(err, "train: --apply_lag is %d, but it is at most --update_interval, %d",
                        z->apply_lag, z->update_interval);
@@ -257,23 +297,60 @@ static bool write_json(const struct options *o, const struct train_job *job, con
     return ok;
 }
 
+/* A plan's machine has its own. */
+static struct bench_rates rates_of(const struct options *o, const struct train_job *job)
+{
+    const struct plan *plan = job->device->plan;
+    if (!plan)
+        return bench_measure_rates(job->device, o->probe, 5);
+    return (struct bench_rates){plan_machine(plan)->memory_rate, plan_machine(plan)->product_rate,
+                                0};
+}
+
 static bool measure(const struct options *o, struct train_job *job, struct zf_error *err)
 {
     enum train_kind kind;
     if (!find_method(o, &kind, err))
         return false;
     struct param_table params = gpt_param_table(&job->config);
-    struct table t = {bench_measure_rates(job->device, o->probe, 5),
-                      2 * (double)params.n_parameters, json_array()};
+    struct table t = {rates_of(o, job), 2 * (double)params.n_parameters, comm_size(job->comm),
+                      json_array()};
+    bool first = comm_rank(job->comm) == 0;
     params_free(&params);
-    announce(o, job, &t);
+    if (first)
+        announce(o, job, &t);
     bool ok = true;
     for (int i = 0; ok && i < TRAIN_N_KINDS; i++)
         if (o->compare || i == (int)kind)
             ok = measure_method(o, job, i, &t, err);
-    ok = ok && (!o->json || write_json(o, job, &t, err));
+    ok = ok && (!o->json || !first || write_json(o, job, &t, err));
     json_decref(t.lines);
     return ok;
+}
+
+/* The device and the ranks: those that are there, or planned ones. */
+static bool open_device(const struct options *o, struct train_job *job, struct zf_error *err)
+{
+    struct machine machine;
+    if (!o->plan) {
+        job->comm = comm_create();
+        int threads = o->threads ? o->threads : comm_core_threads(job->comm);
+        job->device = bench_device("train", o->device, threads, err);
+        return job->device;
+    }
+    if (!machine_load(&machine, o->plan, err))
+        return false;
+    job->comm = comm_create_planned(o->ranks, (int)machine.ranks_per_host);
+    job->device = device_plan_create(&machine, o->ranks, &PLAN_GRADIENTS);
+    return true;
+}
+
+static void close_device(struct train_job *job)
+{
+    if (job->comm)
+        comm_destroy(job->comm);
+    if (job->device && job->device->plan)
+        device_plan_destroy(job->device);
 }
 
 static bool prepare_and_measure(struct options *o, struct zf_error *err)
@@ -289,14 +366,17 @@ static bool prepare_and_measure(struct options *o, struct zf_error *err)
     if (!configure_model(o, &job.config, err) ||
         (o->lengths && !(lengths = read_lengths(o->lengths, &job.config, &n, err))))
         return false;
-    job.device = bench_device("train", o->device, o->threads, err);
-    bool ok = job.device;
+    bool ok =
+        open_device(o, &job, err) &&
+        (!o->trace || (job.trace = trace_create(o->trace, job.comm, job.device, err)) != NULL);
     if (ok) {
         o->config.bf16 |= job.device->dtype == DTYPE_BF16;
         train_data_make(&job, lengths ? lengths : &o->length, n, SEED);
         ok = measure(o, &job, err);
         dataset_free(&job.data);
     }
+    trace_destroy(job.trace);
+    close_device(&job);
     free(lengths);
     return ok;
 }
@@ -322,6 +402,8 @@ bool bench_train(int argc, char **argv, struct zf_error *err)
                         .head = "lm",
                         .device = "auto",
                         .method = "resident",
+                        .accumulate = "device",
+                        .ranks = 1,
                         .length = 128,
                         .steps = 20,
                         .warm_up = 8,

@@ -55,11 +55,17 @@ static int draw_token(uint64_t seed, size_t i, int vocab)
     return (int)(u * u * u * vocab);
 }
 
+/* Of all ranks. */
+static int step_sequences(const struct train_job *job)
+{
+    return job->micro_batches * job->n_seqs * comm_size(job->comm);
+}
+
 void train_data_make(struct train_job *job, const int *length, int n_lengths, uint64_t seed)
 {
     struct dataset *d = &job->data;
     int steps = job->warm_up + job->steps;
-    *d = (struct dataset){.n_sequences = (steps * job->micro_batches + 1) * job->n_seqs};
+    *d = (struct dataset){.n_sequences = steps * step_sequences(job) + job->n_seqs};
     d->start = zf_calloc((size_t)d->n_sequences + 1, sizeof *d->start);
     for (int i = 0; i < d->n_sequences; i++) {
         int n = length[i % n_lengths];
@@ -97,8 +103,8 @@ double train_flops(const struct gpt_config *c, const int *length, int n)
 static int *lengths_of_step(const struct train_job *job, int step, int *n)
 {
     const struct dataset *d = &job->data;
-    int first = step * job->micro_batches * job->n_seqs;
-    *n = job->micro_batches * job->n_seqs;
+    *n = step_sequences(job);
+    int first = step * *n;
     int *length = zf_malloc((size_t)*n * sizeof *length);
     for (int i = 0; i < *n; i++)
         length[i] = (int)(d->start[first + i + 1] - d->start[first + i]);
@@ -121,7 +127,6 @@ static void count_work(const struct train_job *job, struct train_result *r)
 
 struct trainer {
     const struct train_job *job;
-    struct comm *comm;
     struct gpt *model;
     struct engine *engine;
     struct batch batch;
@@ -143,7 +148,8 @@ static bool run_step(struct trainer *t, int step, struct step_report *report, st
     const struct train_job *job = t->job;
     const struct stepper stepper = {.model = t->model,
                                     .engine = t->engine,
-                                    .comm = t->comm,
+                                    .comm = job->comm,
+                                    .trace = job->trace,
                                     .set = &job->data,
                                     .batch = &t->batch,
                                     .n_labels = outputs(job),
@@ -151,7 +157,7 @@ static bool run_step(struct trainer *t, int step, struct step_report *report, st
                                     .micro_batches = job->micro_batches,
                                     .seed = SEED};
     struct step_result result;
-    int n = job->micro_batches * job->n_seqs;
+    int n = step_sequences(job);
     bool ok =
         step_run(&stepper, t->index + (size_t)step * (size_t)n, n, step, job->lr, &result, err);
     *report = result.report;
@@ -177,12 +183,16 @@ static bool run_steps(struct trainer *t, struct train_result *r, struct zf_error
         if (!run_step(t, step, &report, err))
             return false;
     device->stream_wait(device->compute);
+    if (r->planned)
+        plan_report_restart(r->planned);
     double begin = clock_seconds(), last = begin;
     for (int i = 0; i < job->steps; i++) {
         if (!run_step(t, job->warm_up + i, &report, err))
             return false;
-        if (i == job->steps - 1)
+        if (i == job->steps - 1 && !r->planned) /* a plan's last step is like the others */
             device->stream_wait(device->compute);
+        if (r->planned)
+            plan_report_step(r->planned, &report);
         double now = clock_seconds();
         r->seconds[i] = now - last;
         r->worst = r->seconds[i] > r->worst ? r->seconds[i] : r->worst;
@@ -200,7 +210,7 @@ static double evaluate(struct trainer *t)
 {
     const struct train_job *job = t->job;
     engine_settle(t->engine);
-    int first = (job->warm_up + job->steps) * job->micro_batches * job->n_seqs;
+    int first = (job->warm_up + job->steps) * step_sequences(job);
     batch_fill(&t->batch, &job->data, t->index + first, job->n_seqs, 0, outputs(job));
     return gpt_evaluate(t->model, &t->batch, NULL) / t->batch.n_items;
 }
@@ -209,14 +219,17 @@ static bool create_trainer(struct trainer *t, const struct train_method *method,
                            struct zf_error *err)
 {
     const struct train_job *job = t->job;
-    comm_attach(t->comm, job->device);
+    struct engine_config engine = method->engine;
+    engine.trace = job->trace;
+    comm_attach(job->comm, job->device);
     t->model = gpt_create(job->device, &job->config, max_tokens(job), job->n_seqs, mode_of(job));
-    gpt_init_weights(t->model, SEED);
+    if (!job->device->plan)
+        gpt_init_weights(t->model, SEED);
     batch_init(&t->batch, max_tokens(job), job->n_seqs);
     t->index = zf_malloc((size_t)job->data.n_sequences * sizeof *t->index);
     for (int i = 0; i < job->data.n_sequences; i++)
         t->index[i] = i;
-    t->engine = engine_create(&method->engine, job->device, t->comm, gpt_params(t->model),
+    t->engine = engine_create(&engine, job->device, job->comm, gpt_params(t->model),
                               gpt_param_data(t->model), gpt_grad_data(t->model), err);
     return t->engine != NULL;
 }
@@ -234,7 +247,8 @@ static void measure_memory(const struct train_job *job, const struct train_metho
 {
     struct param_table table = gpt_param_table(&job->config);
     gpt_measure(job->device, &job->config, max_tokens(job), job->n_seqs, mode_of(job), &r->use);
-    engine_measure(&method->engine, &table, job->device->dtype, 0, 1, &r->use);
+    engine_measure(&method->engine, &table, job->device->dtype, comm_rank(job->comm),
+                   comm_size(job->comm), &r->use);
     params_free(&table);
     r->needed = memory_total(&r->use);
     r->free = job->device->free_bytes();
@@ -249,9 +263,10 @@ bool train_measure(const struct train_job *job, const struct train_method *metho
     result->seconds = zf_calloc((size_t)job->steps, sizeof *result->seconds);
     count_work(job, result);
     measure_memory(job, method, result);
-    if (!result->fits)
+    if (!result->fits && !job->device->plan)
         return true;
-    t.comm = comm_create_alone();
+    if (job->device->plan)
+        result->planned = plan_report_create(job->device);
     bool ok = create_trainer(&t, method, err);
     if (ok) {
         result->loss_before = evaluate(&t);
@@ -263,11 +278,11 @@ bool train_measure(const struct train_job *job, const struct train_method *metho
         engine_finish(t.engine);
     }
     destroy_trainer(&t);
-    comm_destroy(t.comm);
     return ok;
 }
 
 void train_result_free(struct train_result *result)
 {
     free(result->seconds);
+    plan_report_destroy(result->planned);
 }

@@ -3,6 +3,7 @@
 #define ZF_CMD_BENCH_TRAIN_RUN_H
 
 #include "cmd/config.h"
+#include "cmd/plan_report.h"
 #include "data/batch.h"
 #include "model/gpt.h"
 #include "offload/engine.h"
@@ -10,8 +11,10 @@
 /* What all runs of a comparison share. */
 struct train_job {
     struct device *device;
+    struct comm *comm;   /* borrowed; each rank trains on as much */
+    struct trace *trace; /* borrowed, or NULL */
     struct gpt_config config;
-    int n_seqs, micro_batches; /* sequences of a micro-batch, micro-batches of a step */
+    int n_seqs, micro_batches; /* sequences of a micro-batch, a rank's micro-batches of a step */
     int warm_up, steps;        /* the first steps are not counted */
     bool recompute;            /* activations are computed again for backward */
     float lr;
@@ -44,7 +47,8 @@ struct train_result {
     double down, up, moved; /* bytes a step between device and host; moved: of channels that changed
                                sides, both ways */
     double tokens, flops;   /* of a step, the mean */
-    struct memory_use use;  /* of device memory */
+    struct plan_report *planned; /* of a device that only counts; else NULL */
+    struct memory_use use;       /* of device memory */
     struct engine_memory memory;
     int interval;                   /* windows' length, at the end */
     double loss_before, loss_after; /* means over the items of a micro-batch that is never trained
@@ -68,7 +72,8 @@ void train_data_make(struct train_job *job, const int *length, int n_lengths, ui
 double train_flops(const struct gpt_config *config, const int *length, int n);
 
 /* Runs the job on a fresh model and engine. Fails where a gradient stays not finite; a run that the
- * device's memory cannot hold is no failure: result->fits says so. */
+ * device's memory cannot hold is no failure: result->fits says so, and a plan is made all the same.
+ */
 bool train_measure(const struct train_job *job, const struct train_method *method,
                    struct train_result *result, struct zf_error *err);
 void train_result_free(struct train_result *result);

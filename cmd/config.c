@@ -391,6 +391,8 @@ static bool read_all(struct config *c, int argc, char **argv, struct zf_error *e
         if (!next_option(&o, argc, argv, &i, err) ||
             (!is_config_file(o.name) && !is_flag(o.name) && !set_option(c, &o, err)))
             return false;
+    if (c->plan)
+        c->n_ranks = c->plan_ranks;
     return config_resolve(c, err);
 }
 

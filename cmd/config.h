@@ -131,6 +131,8 @@ struct config {
     bool use_cpu;    /* device is then CONFIG_DEVICE_CPU */
     int num_threads; /* 0: as many as there are cores for this rank */
     bool bf16;       /* a run on a GPU sets it */
+    char *plan;      /* nothing is trained: steps are simulated on this machine */
+    int plan_ranks;  /* with so many ranks */
 
     /* batches: train_batch_size = per_device_train_batch_size * gradient_accumulation_steps * ranks
      */

@@ -87,6 +87,9 @@ const struct config_key config_table[] = {
     {ARG_INT(num_threads, "0", 0, "threads of each rank; 0: its share of the cores")},
     {ARG_BOOL(bf16, "false", "parameters in bf16, with fp32 masters; always so on a GPU")},
     {SAME("bf16.enabled", "bf16")},
+    {ARG_TEXT(plan, "train nothing: simulate steps on this machine (a file, or a name in "
+                    "configs/machines) and tell their memory, time and traffic")},
+    {ARG_INT(plan_ranks, "1", 1, "ranks of a plan")},
 
     {HEADING("Batches")},
     {DS_NUMBER_OR("auto", CONFIG_INT, "train_batch_size", train_batch_size, NULL, 1, INT_MAX,

@@ -170,14 +170,19 @@ static void settle_accumulate(struct run *run, int longest, size_t available)
 bool memory_plan(struct run *run, int longest, struct zf_error *err)
 {
     struct device *d = run->device;
-    if (d->unified)
+    if (d->unified && !d->plan)
         return true;
-    int sharing = run_ranks_on_device(run);
+    int sharing = d->plan ? 1 : run_ranks_on_device(run);
     size_t available = d->free_bytes() / (size_t)sharing;
     settle_accumulate(run, longest, available);
     struct memory_use use = measure(run, run->config, longest);
     size_t needed = memory_total(&use);
     bool ok = needed <= available || will_not_fit(run, longest, needed, available, err);
+    if (!ok && d->plan) { /* what it would take and need is told all the same */
+        log_warn("%s", err->text);
+        available = needed;
+        ok = true;
+    }
     /* ranks on the same device: nobody takes memory before all have seen how much there is */
     if (!comm_all_ok(run->comm, ok, err))
         return false;

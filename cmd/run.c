@@ -12,7 +12,7 @@
 #include "data/file.h"
 #include "data/json.h"
 #include "data/log.h"
-#include "offload/cpu_cores.h"
+#include "model/plan/plan.h"
 
 #include <stdlib.h>
 #include <string.h>
@@ -25,7 +25,7 @@
 static bool check_output(const struct run *run, struct zf_error *err)
 {
     const struct config *c = run->config;
-    if (!c->output_dir || !c->do_train)
+    if (!c->output_dir || !c->do_train || c->plan)
         return true;
     if (c->overwrite_output_dir && c->model_name_or_path &&
         checkpoint_is_in(c->model_name_or_path, c->output_dir))
@@ -243,18 +243,10 @@ static bool load_data(struct run *run, struct zf_error *err)
     return true;
 }
 
-/* Threads of this rank: its share of the cores that it may run on. */
+/* Threads of this rank. */
 static int count_threads(const struct run *run)
 {
-    cpu_set_t cores;
-    const char *asked = getenv("OMP_NUM_THREADS");
-    if (run->config->num_threads > 0)
-        return run->config->num_threads;
-    if (asked && atoi(asked) > 0)
-        return atoi(asked);
-    cpu_cores_allowed(&cores, sizeof cores);
-    int mine = CPU_COUNT(&cores) / comm_core_size(run->comm);
-    return mine > 0 ? mine : 1;
+    return run->config->num_threads > 0 ? run->config->num_threads : comm_core_threads(run->comm);
 }
 
 static int longest(const struct run *run)
@@ -282,10 +274,29 @@ int run_ranks_on_device(const struct run *run)
     return devices > 0 ? (ranks + devices - 1) / devices : ranks;
 }
 
+/* The device and the ranks of a plan. */
+static bool plan_device(struct run *run, struct zf_error *err)
+{
+    struct config *c = run->config;
+    struct machine machine;
+    if (comm_size(run->comm) > 1)
+        return zf_fail(err, "a plan is one process: plan_ranks says how many ranks it has");
+    if (!c->do_train)
+        return zf_fail(err, "do_train is false, but plan is about training");
+    if (!machine_load(&machine, c->plan, err))
+        return false;
+    run->comm = comm_create_planned(c->plan_ranks, (int)machine.ranks_per_host);
+    run->device = device_plan_create(&machine, c->plan_ranks, &PLAN_GRADIENTS);
+    c->bf16 |= run->device->dtype == DTYPE_BF16;
+    return true;
+}
+
 /* One GPU for each rank of this machine, shared in turn where there are fewer. Collective. */
 static bool choose_device(struct run *run, struct zf_error *err)
 {
     struct config *c = run->config;
+    if (c->plan)
+        return plan_device(run, err);
     run->device =
         device_cpu(count_threads(run)); /* its threads serve the host's part in any case */
     if (!wants_cuda(run))
@@ -316,6 +327,8 @@ static bool create_model(struct run *run, struct zf_error *err)
     run->model =
         gpt_create(run->device, &run->model_config, size.max_tokens, size.max_seqs, size.mode);
     batch_init(&run->batch, size.max_tokens, size.max_seqs);
+    if (c->plan)
+        return true;
     if (!c->model_name_or_path) {
         gpt_init_weights(run->model, (uint64_t)c->seed);
         return true;
@@ -391,7 +404,7 @@ static bool create_parts(struct run *run, struct zf_error *err)
     if (c->do_train && !create_engine(run, err))
         return false;
     fill_eval_order(run);
-    return !c->output_dir || file_make_directory(c->output_dir, err);
+    return c->plan || !c->output_dir || file_make_directory(c->output_dir, err);
 }
 
 static bool takes_model(const struct run *run, struct zf_error *err)
@@ -408,7 +421,7 @@ bool run_create(struct run *run, struct config *config, struct comm *comm, struc
         return false;
     if (!takes_model(run, err))
         return false;
-    comm_attach(comm, run->device); /* before the plan: NCCL takes device memory of its own */
+    comm_attach(run->comm, run->device); /* before the plan: NCCL takes device memory of its own */
     if (!memory_plan(run, longest(run), err) || !comm_all_ok(comm, create_model(run, err), err))
         return false;
     if (config->trace && !(run->trace = trace_create(config->trace, comm, run->device, err)))
@@ -439,6 +452,10 @@ void run_destroy(struct run *run)
     if (run->tokenizer)
         tokenizer_free(run->tokenizer);
     free(run->eval_order);
+    if (run->device && run->device->plan) {
+        comm_destroy(run->comm);
+        device_plan_destroy(run->device);
+    }
 }
 
 /* Evaluation alone leaves in all_results.json what it does not replace, as run_glue.py does. */

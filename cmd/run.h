@@ -22,7 +22,7 @@ struct eval_split {
 
 struct run {
     struct config *config;
-    struct comm *comm;
+    struct comm *comm; /* borrowed; of a plan its own */
     const struct glue_task *task;
     struct tokenizer *tokenizer;
     struct gpt_config model_config;

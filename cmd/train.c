@@ -366,6 +366,26 @@ static struct stepper stepper_of(struct run *run)
                             .seed = (uint32_t)c->seed};
 }
 
+bool train_plan(struct run *run, int warm_up, int steps, struct plan_report *report,
+                struct zf_error *err)
+{
+    struct trainer t = {.run = run, .stepper = stepper_of(run), .epoch = -1};
+    bool ok = true;
+    t.order = zf_malloc(sizeof(int) * (size_t)run->train.n_sequences);
+    for (int step = 0; ok && step < warm_up + steps; step++) {
+        struct step_result done;
+        int n;
+        const int *examples = examples_of_step(&t, step, &n);
+        ok = step_run(&t.stepper, examples, n, step, lr_at_step(run->config, 0), &done, err);
+        if (step + 1 == warm_up)
+            plan_report_restart(report);
+        else if (ok && step >= warm_up)
+            plan_report_step(report, &done.report);
+    }
+    free(t.order);
+    return ok;
+}
+
 bool train(struct run *run, json_t *results, struct zf_error *err)
 {
     struct trainer t = {.run = run,

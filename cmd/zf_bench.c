@@ -1,7 +1,7 @@
-/* zf-bench: measures or simulates what decides the trainer's speed, one subcommand each. */
+/* zf-bench: measures or plans what decides the trainer's speed, one subcommand each. */
 #include "cmd/bench_adam.h"
 #include "cmd/bench_kernels.h"
-#include "cmd/bench_schedule.h"
+#include "cmd/bench_machine.h"
 #include "cmd/bench_train.h"
 #include "cmd/openmp_spin.h"
 
@@ -17,7 +17,7 @@ static const struct benchmark benchmarks[] = {
     {"adam", "host AdamW's bandwidth beside a STREAM-like triad's, by thread count", bench_adam},
     {"kernels", "each operator's time and its share of the device's own limits", bench_kernels},
     {"train", "synthetic training steps, with --compare under each offloading method", bench_train},
-    {"schedule", "simulates steps under offloading on machines that are not here", bench_schedule},
+    {"machine", "this machine's rates, as a file for plans", bench_machine},
 };
 static const size_t n_benchmarks = sizeof benchmarks / sizeof *benchmarks;
 

@@ -2,6 +2,7 @@
 #include "cmd/config.h"
 #include "cmd/launch.h"
 #include "cmd/openmp_spin.h"
+#include "cmd/plan.h"
 #include "cmd/run.h"
 #include "data/log.h"
 #include "model/device.h"
@@ -12,7 +13,8 @@
 static bool work(struct config *config, struct comm *comm, struct zf_error *err)
 {
     struct run run;
-    bool ok = run_create(&run, config, comm, err) && run_execute(&run, err);
+    bool ok = run_create(&run, config, comm, err) &&
+              (config->plan ? plan_execute(&run, err) : run_execute(&run, err));
     run_destroy(&run);
     return ok;
 }

@@ -12,6 +12,7 @@
 #include <stddef.h>
 
 struct ops;
+struct plan;
 struct stream;
 struct event;
 
@@ -21,6 +22,8 @@ struct device {
     enum dtype dtype;       /* of parameters and activations: F32 on the CPU device, BF16 on CUDA */
     bool unified;           /* device memory is host memory: the host may look into it */
     struct stream *compute; /* the stream that forward and backward run on */
+    struct plan *plan;      /* of a device that only counts (model/plan/plan.h), whose arrays have
+                               no bytes; NULL of all others */
 
     /* Takes device memory of so many bytes in one piece, which allocate() then hands out until all
      * of that is released. Fails where there is not so much. The CPU device does nothing. */

@@ -20,6 +20,10 @@ struct stream;
 struct comm *comm_create(void);
 /* One rank that knows of no others, whoever started the process. */
 struct comm *comm_create_alone(void);
+/* Rank 0 of so many that are only planned: nobody else is there. Collectives move nothing, and on a
+ * device that only counts (model/plan/plan.h) take the time that they would. Sums are as if all
+ * ranks had this one's values. */
+struct comm *comm_create_planned(int ranks, int ranks_per_host);
 void comm_destroy(struct comm *c);
 
 int comm_rank(const struct comm *c);
@@ -31,6 +35,8 @@ int comm_local_size(const struct comm *c);
  * bound each to cores of its own. */
 int comm_core_rank(const struct comm *c);
 int comm_core_size(const struct comm *c);
+/* Threads for this rank: OMP_NUM_THREADS, else its share of those cores. */
+int comm_core_threads(const struct comm *c);
 
 void comm_all_reduce_f32(struct comm *c, float *data, size_t n);  /* sums in place */
 void comm_all_reduce_f64(struct comm *c, double *data, size_t n); /* sums in place */

@@ -3,7 +3,7 @@
 
 #include "data/alloc.h"
 #include "data/log.h"
-#include "model/device.h"
+#include "model/plan/plan.h"
 #include "offload/comm_nccl.h"
 
 #include <assert.h>
@@ -18,7 +18,13 @@
 
 #define STAGING_BYTES ((size_t)4 << 20)
 
-enum transport { TRANSPORT_NONE, TRANSPORT_MPI, TRANSPORT_STAGED, TRANSPORT_NCCL };
+enum transport {
+    TRANSPORT_NONE,
+    TRANSPORT_MPI,
+    TRANSPORT_STAGED,
+    TRANSPORT_NCCL,
+    TRANSPORT_PLANNED
+};
 
 struct reduction {
     const float *data;
@@ -48,6 +54,11 @@ struct attached {
     atomic_flag failing;
     pthread_t watch;
     sem_t watch_ends;
+
+    /* TRANSPORT_PLANNED: what has been asked for and not begun */
+    double asked_bytes;
+    int asked;
+    struct stream *asked_stream;
 };
 
 /* ---- NCCL ---- */
@@ -246,6 +257,38 @@ static void mpi_reduce_begin(struct attached *a, const struct reduction *r)
     }
 }
 
+/* ---- planned ---- */
+
+/* All ranks' links carry a ring's share of it: n bytes for a reduction to owners or a gathering, of
+ * which each rank has sent or got all but its own part; twice that for a sum that all get. */
+static void plan_ring(const struct comm *c, struct stream *s, double bytes, int rounds)
+{
+    plan_exchange(c->attached->device->plan, s, bytes * (c->size - 1) / c->size, rounds);
+}
+
+static void plan_asked(const struct comm *c)
+{
+    struct attached *a = c->attached;
+    if (a->asked > 0)
+        plan_ring(c, a->asked_stream, a->asked_bytes, a->asked);
+    a->asked_bytes = a->asked = 0;
+}
+
+/* In a group, reductions to different roots use different links of the ring at a time: as much
+ * passes each link as if they were one reduction to owners. */
+static void plan_reduce(struct attached *a, const struct reduction *r)
+{
+    a->asked_bytes += sizeof *r->data * (double)r->n;
+    a->asked += r->n > 0;
+    a->asked_stream = r->stream;
+}
+
+void comm_plan_host(const struct comm *c, double bytes)
+{
+    if (c->size > 1 && c->attached)
+        plan_host_exchange(c->attached->device->plan, 2 * bytes * (c->size - 1) / c->size, 1);
+}
+
 /* ---- the interface ---- */
 
 static void attach_staged(struct attached *a)
@@ -263,7 +306,9 @@ void comm_attach(struct comm *c, struct device *device)
     a->device = device;
     if (c->size == 1)
         return;
-    if (device->unified) {
+    if (c->planned) {
+        a->transport = TRANSPORT_PLANNED;
+    } else if (device->unified) {
         a->transport = TRANSPORT_MPI;
     } else if (nccl_usable(c, a, &why)) {
         attach_nccl(c, a);
@@ -298,7 +343,8 @@ void comm_detach(struct comm *c)
 
 const char *comm_device_transport(const struct comm *c)
 {
-    static const char *const names[] = {"none", "MPI", "MPI through host memory", "NCCL"};
+    static const char *const names[] = {"none", "MPI", "MPI through host memory", "NCCL",
+                                        "planned"};
     return names[c->attached->transport];
 }
 
@@ -320,6 +366,9 @@ void comm_device_all_reduce(struct comm *c, struct stream *s, float *data, size_
     case TRANSPORT_NCCL:
         close_group(c);
         check_nccl(c, nccl_all_reduce(a->nccl, s, data, n, &err));
+        break;
+    case TRANSPORT_PLANNED:
+        plan_ring(c, s, 2 * sizeof *data * (double)n, 1);
     }
 }
 
@@ -327,6 +376,8 @@ void comm_device_reduce_begin(struct comm *c)
 {
     if (c->attached->transport == TRANSPORT_NCCL)
         close_group(c);
+    if (c->attached->transport == TRANSPORT_PLANNED)
+        plan_asked(c);
 }
 
 void comm_device_reduce(struct comm *c, struct stream *s, const float *data, float *result,
@@ -345,6 +396,9 @@ void comm_device_reduce(struct comm *c, struct stream *s, const float *data, flo
         break;
     case TRANSPORT_NCCL:
         nccl_reduce_grouped(c, &r);
+        break;
+    case TRANSPORT_PLANNED:
+        plan_reduce(c->attached, &r);
     }
 }
 
@@ -368,6 +422,9 @@ void comm_device_finish(struct comm *c, struct stream *s)
         break;
     case TRANSPORT_NCCL:
         close_group(c);
+        break;
+    case TRANSPORT_PLANNED:
+        plan_asked(c);
     }
 }
 
@@ -389,6 +446,9 @@ void comm_device_broadcast(struct comm *c, struct stream *s, void *data, size_t 
     case TRANSPORT_NCCL:
         close_group(c);
         check_nccl(c, nccl_broadcast(a->nccl, s, data, bytes, root, &err));
+        break;
+    case TRANSPORT_PLANNED:
+        plan_exchange(a->device->plan, s, (double)bytes, 1);
     }
 }
 
@@ -396,6 +456,10 @@ void comm_device_all_gather(struct comm *c, struct stream *s, void *data, const 
 {
     struct attached *a = c->attached;
     bool group = a->transport == TRANSPORT_NCCL && offset[c->size] > offset[0];
+    if (a->transport == TRANSPORT_PLANNED) {
+        plan_ring(c, s, (double)(offset[c->size] - offset[0]), c->size);
+        return;
+    }
     if (group) {
         close_group(c);
         check_nccl(c, nccl_group_begin(a->nccl, &err));

@@ -7,7 +7,8 @@
 #include <mpi.h>
 
 struct comm {
-    bool alone; /* one rank, MPI not initialised */
+    bool alone;   /* MPI not initialised: one rank, or: */
+    bool planned; /* the other ranks are not there */
     int rank, size, local_rank, local_size, core_rank, core_size;
     struct attached *attached; /* the device (comm_device.c), or NULL */
 };
@@ -28,6 +29,9 @@ static inline int comm_piece(size_t n)
     const size_t largest = (size_t)1 << 28;
     return (int)(n < largest ? n : largest);
 }
+
+/* Of a planned communicator: n bytes of a collective in the host's memory, which goes to all. */
+void comm_plan_host(const struct comm *c, double bytes);
 
 /* Releases what comm_attach made. */
 void comm_detach(struct comm *c);

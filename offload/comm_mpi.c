@@ -37,6 +37,15 @@ struct comm *comm_create_alone(void)
     return c;
 }
 
+struct comm *comm_create_planned(int ranks, int ranks_per_host)
+{
+    struct comm *c = comm_create_alone();
+    c->planned = true;
+    c->size = ranks;
+    c->local_size = c->core_size = ranks < ranks_per_host ? ranks : ranks_per_host;
+    return c;
+}
+
 /* Counts the ranks on this machine whose affinity mask is this rank's. */
 static void find_core_sharers(struct comm *c, MPI_Comm node)
 {
@@ -110,8 +119,23 @@ int comm_core_size(const struct comm *c)
     return c->core_size;
 }
 
+int comm_core_threads(const struct comm *c)
+{
+    cpu_set_t cores;
+    const char *asked = getenv("OMP_NUM_THREADS");
+    if (asked && atoi(asked) > 0)
+        return atoi(asked);
+    cpu_cores_allowed(&cores, sizeof cores);
+    int mine = CPU_COUNT(&cores) / c->core_size;
+    return mine > 0 ? mine : 1;
+}
+
 void comm_all_reduce_f32(struct comm *c, float *data, size_t n)
 {
+    if (c->planned) {
+        comm_plan_host(c, sizeof *data * (double)n);
+        return;
+    }
     for (int k; c->size > 1 && n > 0; data += k, n -= (size_t)k) {
         k = comm_piece(n);
         check_mpi(MPI_Allreduce(MPI_IN_PLACE, data, k, MPI_FLOAT, MPI_SUM, MPI_COMM_WORLD));
@@ -120,6 +144,12 @@ void comm_all_reduce_f32(struct comm *c, float *data, size_t n)
 
 void comm_all_reduce_f64(struct comm *c, double *data, size_t n)
 {
+    if (c->planned) {
+        comm_plan_host(c, sizeof *data * (double)n);
+        for (size_t i = 0; i < n; i++)
+            data[i] *= c->size;
+        return;
+    }
     for (int k; c->size > 1 && n > 0; data += k, n -= (size_t)k) {
         k = comm_piece(n);
         check_mpi(MPI_Allreduce(MPI_IN_PLACE, data, k, MPI_DOUBLE, MPI_SUM, MPI_COMM_WORLD));
@@ -128,7 +158,9 @@ void comm_all_reduce_f64(struct comm *c, double *data, size_t n)
 
 double comm_max(struct comm *c, double value)
 {
-    if (c->size > 1)
+    if (c->planned)
+        comm_plan_host(c, sizeof value);
+    else if (c->size > 1)
         check_mpi(MPI_Allreduce(MPI_IN_PLACE, &value, 1, MPI_DOUBLE, MPI_MAX, MPI_COMM_WORLD));
     return value;
 }
@@ -136,6 +168,10 @@ double comm_max(struct comm *c, double value)
 void comm_broadcast(struct comm *c, void *data, size_t bytes, int root)
 {
     char *at = data;
+    if (c->planned) {
+        comm_plan_host(c, (double)bytes);
+        return;
+    }
     for (int k; c->size > 1 && bytes > 0; at += k, bytes -= (size_t)k) {
         k = comm_piece(bytes);
         check_mpi(MPI_Bcast(at, k, MPI_BYTE, root, MPI_COMM_WORLD));
@@ -144,13 +180,13 @@ void comm_broadcast(struct comm *c, void *data, size_t bytes, int root)
 
 void comm_barrier(struct comm *c)
 {
-    if (c->size > 1)
+    if (c->size > 1 && !c->planned)
         check_mpi(MPI_Barrier(MPI_COMM_WORLD));
 }
 
 bool comm_all_ok(struct comm *c, bool ok, struct zf_error *err)
 {
-    if (c->size == 1)
+    if (c->size == 1 || c->planned)
         return ok;
     int failed = ok ? INT_MAX : c->rank;
     check_mpi(MPI_Allreduce(MPI_IN_PLACE, &failed, 1, MPI_INT, MPI_MIN, MPI_COMM_WORLD));

@@ -124,7 +124,8 @@ static bool allocate_host_state(struct engine *e, struct zf_error *err)
     if (n > 0) {
         e->host_state_bytes = sizeof(float) * n * (on_host ? 4 : 3);
         e->exchange_bytes = dtype_size(exchange_dtype(e)) * n * (on_host ? 2 : 1);
-        e->host_state = host_memory_allocate(e->host_state_bytes, err);
+        e->host_state = e->device->plan ? e->device->allocate_host(e->host_state_bytes)
+                                        : host_memory_allocate(e->host_state_bytes, err);
         if (!e->host_state)
             return false;
         e->exchange = e->device->allocate_host(e->exchange_bytes);
@@ -185,13 +186,16 @@ static void start_workers(struct engine *e)
                               .local_size = comm_core_size(e->comm),
                               .reserved_share = (float)c->reserved_cores,
                               .delay_seconds = c->worker_delay_seconds,
-                              .delay_seed = c->worker_delay_seed};
+                              .delay_seed = c->worker_delay_seed,
+                              .plan = e->device->plan};
     if (!e->defers)
         return;
     e->workers = worker_pool_create(&w);
+    if (e->device->plan)
+        return;
     if (!e->device->unified)
         download_parameters(e);
-    struct worker_job job = {initialise_chunk, e, e->n_tasks};
+    struct worker_job job = {.run = initialise_chunk, .argument = e, .n_chunks = e->n_tasks};
     worker_pool_wait(e->workers, worker_pool_submit(e->workers, &job));
 }
 
@@ -199,7 +203,7 @@ static void start_workers(struct engine *e)
 static void round_parameters(struct engine *e)
 {
     float *values = e->params;
-    bool rounds = e->config.bf16 && e->dtype == DTYPE_F32;
+    bool rounds = e->config.bf16 && e->dtype == DTYPE_F32 && !e->device->plan;
     assert(!rounds || e->device->unified);
     for (size_t i = 0; rounds && i < e->table->n_elements; i++)
         values[i] = bf16_to_f32(bf16_from_f32(values[i]));
@@ -352,7 +356,10 @@ void engine_destroy(struct engine *e)
     worker_pool_destroy(e->workers);
     state_release(e);
     table_release(e);
-    host_memory_free(e->host_state, e->host_state_bytes);
+    if (e->host_state && e->device->plan)
+        e->device->release_host(e->host_state);
+    else
+        host_memory_free(e->host_state, e->host_state_bytes);
     if (e->exchange)
         e->device->release_host(e->exchange);
     void *device_arrays[] = {e->owned_grads, e->shared, e->shared_rows, e->windows, e->place_device,

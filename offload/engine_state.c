@@ -4,6 +4,7 @@
 #include "offload/engine_internal.h"
 
 #include "data/alloc.h"
+#include "model/plan/plan.h"
 
 #include <assert.h>
 #include <stdlib.h>
@@ -206,6 +207,19 @@ static char *staging_take(struct engine *e, int cols, int n, int *count)
     return place;
 }
 
+/* n rows of so many bytes, by the host itself: dst[dst_rows[i]] = src[src_rows[i]], NULL: i. */
+static void copy_on_host(struct engine *e, char *dst, const int *dst_rows, const char *src,
+                         const int *src_rows, int n, size_t bytes)
+{
+    if (e->device->plan) {
+        plan_host_copies(e->device->plan, (size_t)n * bytes);
+        return;
+    }
+    for (int i = 0; i < n; i++)
+        memcpy(dst + (size_t)(dst_rows ? dst_rows[i] : i) * bytes,
+               src + (size_t)(src_rows ? src_rows[i] : i) * bytes, bytes);
+}
+
 /* device[device_rows[i]] = host[host_rows[i]] */
 static void rows_up(struct engine *e, float *device, const int *device_rows, const float *host,
                     const int *host_rows, int n, int cols)
@@ -214,9 +228,7 @@ static void rows_up(struct engine *e, float *device, const int *device_rows, con
     size_t bytes = sizeof(float) * (size_t)cols;
     for (int first = 0, count; first < n; first += count) {
         char *place = staging_take(e, cols, n - first, &count);
-        for (int i = 0; i < count; i++)
-            memcpy(place + (size_t)i * bytes, host + (size_t)host_rows[first + i] * (size_t)cols,
-                   bytes);
+        copy_on_host(e, place, NULL, (const char *)host, host_rows + first, count, bytes);
         d->copy(d->compute, e->staging.rows, device_rows + first, sizeof(int) * (size_t)count);
         d->ops->copy_rows(d->compute, device, e->staging.rows, place, NULL, count, bytes);
     }
@@ -256,10 +268,8 @@ void state_land(struct engine *e)
     e->device->stream_wait(e->device->compute);
     for (int i = 0; i < s->n_landings; i++) {
         struct landing *l = &s->landings[i];
-        size_t bytes = sizeof(float) * (size_t)l->cols;
-        for (int k = 0; k < l->n; k++)
-            memcpy(l->host + (size_t)l->rows[k] * (size_t)l->cols,
-                   s->memory + l->at + (size_t)k * bytes, bytes);
+        copy_on_host(e, (char *)l->host, l->rows, s->memory + l->at, NULL, l->n,
+                     sizeof(float) * (size_t)l->cols);
         free(l->rows);
     }
     s->n_landings = 0;

@@ -43,11 +43,11 @@ static void hand_over(void *argument)
 
 /* The workers get the job when the stream that brings what it works on has got here. */
 static void submit(struct engine *e, struct host_work *work, void (*run)(void *, int),
-                   void *argument)
+                   size_t (*bytes)(void *, int), void *argument)
 {
     struct device *d = e->device;
     work->workers = e->workers;
-    work->job = (struct worker_job){run, argument, e->n_tasks};
+    work->job = (struct worker_job){run, argument, e->n_tasks, bytes};
     work->begun = true;
     work->step = trace_step(e->config.trace);
     d->stream_call(e->down, hand_over, work);
@@ -106,6 +106,19 @@ static void accumulate_chunk(void *argument, int chunk)
     }
 }
 
+/* What it reads and writes. */
+static size_t accumulate_bytes(void *argument, int chunk)
+{
+    const struct engine *e = argument;
+    const struct host_adam_task *task = &e->tasks[chunk];
+    const struct matrix *m = &e->matrices[task->matrix->part.index];
+    size_t bytes = 0;
+    for (int row = task->first; row < task->last; row++)
+        if (place_of(e, m, row) != CHANNEL_IMPORTANT)
+            bytes += (size_t)m->cols * (2 * sizeof(float) + dtype_size(exchange_dtype(e)));
+    return bytes;
+}
+
 void windows_stage(struct engine *e, int layer)
 {
     struct step_report waited = {0};
@@ -162,7 +175,7 @@ void windows_count_step(struct engine *e, float factor, struct step_report *repo
             g->oldest = e->step;
     }
     if (e->staging_gradients) {
-        submit(e, &e->accumulation, accumulate_chunk, e);
+        submit(e, &e->accumulation, accumulate_chunk, accumulate_bytes, e);
         report->bytes_down += e->staged_bytes;
     }
 }
@@ -313,7 +326,7 @@ void windows_close(struct engine *e, struct group *g, struct step_report *report
     g->in_flight = true;
     g->due = e->step + e->lag;
     g->oldest_in_flight = g->oldest;
-    submit(e, &g->update, host_adam_run, &g->job);
+    submit(e, &g->update, host_adam_run, host_adam_bytes, &g->job);
 }
 
 /* ---- arriving ---- */

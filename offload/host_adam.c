@@ -183,3 +183,22 @@ void host_adam_run(void *argument, int task)
         host_adam_update(job->path, matrix, (size_t)row, (size_t)end, &rule, 1);
     }
 }
+
+/* Bytes of one element that an update reads and writes. */
+static size_t element_bytes(const struct host_adam_matrix *matrix)
+{
+    const size_t exchange = dtype_size(matrix->exchange_dtype), state = 3 * sizeof(float);
+    return 2 * (state + exchange) + (matrix->window ? sizeof(float) + exchange : 0);
+}
+
+size_t host_adam_bytes(void *argument, int task)
+{
+    const struct host_adam_job *job = argument;
+    const struct host_adam_task *t = &job->tasks[task];
+    const struct row_groups groups = row_groups_of(&t->matrix->part, job->n_groups);
+    size_t rows = 0;
+    for (int row = row_groups_next(&groups, job->group, t->first); row < t->last;
+         row = row_groups_next(&groups, job->group, row + 1))
+        rows += is_deferred(t->matrix, (size_t)row);
+    return rows * t->matrix->cols * element_bytes(t->matrix);
+}

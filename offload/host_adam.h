@@ -80,5 +80,8 @@ struct host_adam_job {
     enum host_adam_path path;
 };
 void host_adam_run(void *job, int task);
+/* What that reads and writes: state and exchange, and where windows are in host memory the window,
+ * whose mean goes through the exchange buffer. */
+size_t host_adam_bytes(void *job, int task);
 
 #endif

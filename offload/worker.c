@@ -3,6 +3,7 @@
 #include "data/alloc.h"
 #include "data/clock.h"
 #include "data/rng.h"
+#include "model/plan/plan.h"
 #include "offload/cpu_cores.h"
 
 #include <assert.h>
@@ -66,6 +67,13 @@ struct span {
     double begin, end;
 };
 
+/* A worker's part of a job, on a plan's clock. */
+struct planned_part {
+    struct worker *worker;
+    uint64_t ticket;
+    sim_op op;
+};
+
 struct worker {
     alignas(CACHE_LINE) _Atomic uint64_t done; /* jobs whose part of this worker is finished */
     _Atomic uint64_t busy_nanoseconds;
@@ -74,6 +82,11 @@ struct worker {
     pthread_t thread;
     int index;
     int cpu; /* or -1 */
+
+    /* of a plan */
+    int lane;
+    struct planned_part *parts; /* (WORKER_MAX_JOBS) by ticket */
+    double planned_busy;        /* seconds of those that have ended */
 };
 
 struct worker_pool {
@@ -86,6 +99,7 @@ struct worker_pool {
     int n_workers;
     double delay_seconds;
     uint32_t delay_seed;
+    struct plan *plan; /* workers are lanes of its clock; NULL: threads */
 };
 
 static void delay(const struct worker_pool *pool, uint64_t ticket, int chunk)
@@ -146,6 +160,48 @@ static void *worker_main(void *argument)
     return NULL;
 }
 
+/* ---- planned ---- */
+
+static void part_ended(void *argument)
+{
+    struct planned_part *part = argument;
+    struct worker *w = part->worker;
+    const struct sim *sim = plan_sim(w->pool->plan);
+    struct span *span = &w->spans[part->ticket % WORKER_MAX_JOBS];
+    *span = (struct span){sim_began(sim, part->op), sim_now(sim)};
+    w->planned_busy += span->end - span->begin;
+}
+
+static void plan_part(struct worker *w, uint64_t ticket)
+{
+    const struct worker_pool *pool = w->pool;
+    const struct worker_job *job = &pool->jobs[ticket % WORKER_MAX_JOBS];
+    struct planned_part *part = &w->parts[ticket % WORKER_MAX_JOBS];
+    int end = first_chunk(job, w->index + 1, pool->n_workers);
+    double bytes = 0;
+    for (int i = first_chunk(job, w->index, pool->n_workers); i < end && job->bytes; i++)
+        bytes += (double)job->bytes(job->argument, i);
+    struct sim_work work = plan_worker_work(pool->plan, pool->n_workers, bytes);
+    *part = (struct planned_part){w, ticket, 0};
+    part->op = sim_queue(plan_sim(pool->plan), w->lane, &work, part_ended, part);
+}
+
+static bool plan_done(const struct worker_pool *pool, uint64_t ticket)
+{
+    bool done = true;
+    for (int i = 0; i < pool->n_workers && ticket > 0; i++)
+        done &= sim_done(plan_sim(pool->plan), pool->workers[i].parts[ticket % WORKER_MAX_JOBS].op);
+    return done;
+}
+
+static void plan_wait(const struct worker_pool *pool, uint64_t ticket)
+{
+    for (int i = 0; i < pool->n_workers; i++)
+        sim_wait(plan_sim(pool->plan), pool->workers[i].parts[ticket % WORKER_MAX_JOBS].op);
+}
+
+/* ---- threads ---- */
+
 /* A thread that cannot be pinned runs unpinned: slower, not wrong. */
 static void worker_start(struct worker *w)
 {
@@ -169,8 +225,8 @@ static void worker_start(struct worker *w)
 
 struct worker_pool *worker_pool_create(const struct worker_config *config)
 {
-    int *cpus, first;
-    int n_cores = cpu_cores_list(&cpus);
+    int *cpus = NULL, first;
+    int n_cores = config->plan ? (int)plan_machine(config->plan)->cores : cpu_cores_list(&cpus);
     n_cores = cpu_cores_share(n_cores, config->local_rank, config->local_size, &first);
     int n_free = n_cores - (int)ceilf(config->reserved_share * (float)n_cores);
     int n = config->threads ? config->threads : n_free > 0 ? n_free : 1;
@@ -181,6 +237,7 @@ struct worker_pool *worker_pool_create(const struct worker_config *config)
     pool->n_workers = n;
     pool->delay_seconds = config->delay_seconds;
     pool->delay_seed = config->delay_seed;
+    pool->plan = config->plan;
     pool->workers = zf_malloc_aligned((size_t)n * sizeof *pool->workers);
     memset(pool->workers, 0, (size_t)n * sizeof *pool->workers);
     for (int i = 0; i < n; i++) {
@@ -188,9 +245,13 @@ struct worker_pool *worker_pool_create(const struct worker_config *config)
         w->pool = pool;
         w->index = i;
         w->spans = zf_calloc(WORKER_MAX_JOBS, sizeof *w->spans);
-        w->cpu = pinned ? cpus[first + n_cores - n + i] : -1; /* the first ones are reserved */
+        w->cpu = pinned && cpus ? cpus[first + n_cores - n + i] : -1; /* the first are reserved */
+        if (pool->plan) {
+            w->lane = sim_lane(plan_sim(pool->plan));
+            w->parts = zf_calloc(WORKER_MAX_JOBS, sizeof *w->parts);
+        }
     }
-    for (int i = 0; i < n; i++)
+    for (int i = 0; i < n && !pool->plan; i++)
         worker_start(&pool->workers[i]);
     free(cpus);
     return pool;
@@ -202,10 +263,12 @@ void worker_pool_destroy(struct worker_pool *pool)
         return;
     atomic_store(&pool->stopping, true);
     bell_ring(&pool->work);
-    for (int i = 0; i < pool->n_workers; i++)
+    for (int i = 0; i < pool->n_workers && !pool->plan; i++)
         pthread_join(pool->workers[i].thread, NULL);
-    for (int i = 0; i < pool->n_workers; i++)
+    for (int i = 0; i < pool->n_workers; i++) {
         free(pool->workers[i].spans);
+        free(pool->workers[i].parts);
+    }
     free(pool->workers);
     free(pool);
 }
@@ -222,6 +285,8 @@ int worker_pool_cpu(const struct worker_pool *pool, int worker)
 
 bool worker_pool_done(const struct worker_pool *pool, uint64_t ticket)
 {
+    if (pool->plan)
+        return plan_done(pool, ticket);
     for (int i = 0; i < pool->n_workers; i++)
         if (atomic_load(&pool->workers[i].done) < ticket)
             return false;
@@ -231,6 +296,10 @@ bool worker_pool_done(const struct worker_pool *pool, uint64_t ticket)
 void worker_pool_wait(struct worker_pool *pool, uint64_t ticket)
 {
     assert(ticket <= atomic_load(&pool->submitted));
+    if (pool->plan) {
+        plan_wait(pool, ticket);
+        return;
+    }
     for (int i = 0; i < SPINS; i++) {
         if (worker_pool_done(pool, ticket))
             return;
@@ -247,10 +316,12 @@ void worker_pool_wait(struct worker_pool *pool, uint64_t ticket)
 uint64_t worker_pool_submit(struct worker_pool *pool, const struct worker_job *job)
 {
     uint64_t ticket = atomic_load_explicit(&pool->submitted, memory_order_relaxed) + 1;
-    if (ticket > WORKER_MAX_JOBS)
+    if (ticket > WORKER_MAX_JOBS && !pool->plan)
         worker_pool_wait(pool, ticket - WORKER_MAX_JOBS);
     pool->jobs[ticket % WORKER_MAX_JOBS] = *job;
     atomic_store(&pool->submitted, ticket);
+    for (int i = 0; i < pool->n_workers && pool->plan; i++)
+        plan_part(&pool->workers[i], ticket);
     bell_ring(&pool->work);
     return ticket;
 }
@@ -258,9 +329,14 @@ uint64_t worker_pool_submit(struct worker_pool *pool, const struct worker_job *j
 double worker_pool_busy_seconds(const struct worker_pool *pool)
 {
     uint64_t sum = 0;
-    for (int i = 0; i < pool->n_workers; i++)
+    double planned = 0;
+    if (pool->plan)
+        sim_done(plan_sim(pool->plan), 0); /* the clock has come to the present */
+    for (int i = 0; i < pool->n_workers; i++) {
         sum += atomic_load_explicit(&pool->workers[i].busy_nanoseconds, memory_order_relaxed);
-    return 1e-9 * (double)sum;
+        planned += pool->workers[i].planned_busy;
+    }
+    return 1e-9 * (double)sum + planned;
 }
 
 void worker_pool_span(const struct worker_pool *pool, uint64_t ticket, int worker, double *begin,

@@ -13,7 +13,10 @@
 #define ZF_OFFLOAD_WORKER_H
 
 #include <stdbool.h>
+#include <stddef.h>
 #include <stdint.h>
+
+struct plan;
 
 /* Jobs that may be unfinished at once; one more, and submitting waits for the oldest. */
 #define WORKER_MAX_JOBS 256
@@ -29,12 +32,17 @@ struct worker_config {
      * the ticket and the chunk. 0: it does not. */
     double delay_seconds;
     uint32_t delay_seed;
+    /* Nothing runs: workers are lanes of a plan's clock, on its machine's cores, and a job takes
+     * the time that its bytes take. Borrowed; NULL: threads. */
+    struct plan *plan;
 };
 
 struct worker_job {
     void (*run)(void *argument, int chunk);
     void *argument; /* borrowed until the job is done */
     int n_chunks;
+    /* Bytes of memory that a chunk reads and writes, for a plan; NULL: none. */
+    size_t (*bytes)(void *argument, int chunk);
 };
 
 struct worker_pool;

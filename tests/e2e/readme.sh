@@ -25,9 +25,9 @@ build/zf-bench train --compare => tests/e2e/readme.sh
 build/zf-train-emulated => tests/e2e/cuda.sh
 python3 tests/cuda/kernel_resources.py build/zf-train => tests/e2e/readme.sh
 zf-bench adam => tests/e2e/readme.sh
-zf-bench schedule => tests/unit/test_bench_schedule.c
-zf-bench schedule --machine h200 --parameters 1.558e9 --device-step 0.043 --host-gbs 200 --device-gbs 4000 => tests/e2e/readme.sh
-zf-bench schedule --machine h200 --model gpt-6.7b --device-step 0.155 --host-gbs 200 --device-gbs 4000 => tests/e2e/readme.sh
+build/zf-train --config configs/sample.json --plan h100 => tests/e2e/plan.sh
+build/zf-bench machine --json FILE => tests/e2e/plan.sh
+build/zf-bench train --plan h100 => tests/e2e/plan.sh
 END_OF_LIST
 }
 commands >"$scratch/list"
@@ -56,10 +56,6 @@ tiny=(--device cpu --preset gpt --seqs 2 --length 16 --probe 64)
 check "zf-bench adam" "$bench" adam --parameters 100000 --threads 1 --repeats 1
 check "zf-bench kernels" "$bench" kernels "${tiny[@]}" --rounds 1
 check "zf-bench train --compare" "$bench" train --compare "${tiny[@]}" --steps 4 --warm-up 4
-while read -r command; do
-    check "$command" env PATH="$build:$PATH" bash -c "$command"
-    check "it has simulated rows" bash -c "PATH=$build:\$PATH $command | grep -q '^ZenFlow, staggered '"
-done < <(sed -n 's/^\(zf-bench schedule -.*\) => .*/\1/p' "$scratch/list")
 
 # The table of model/README.md, where the toolkit can read programs.
 if python3 tests/cuda/kernel_resources.py "$build/zf-train" >"$scratch/table" 2>"$scratch/stderr"; then

@@ -24,13 +24,13 @@ static const struct kernel_shape shape = {.n = 40,
                                           .closing = 20,
                                           .element = 2};
 
-static struct kernel_cost cost_of(const char *name)
+static struct op_cost cost_of(const char *name)
 {
     for (int i = 0; i < n_kernel_cases; i++)
         if (strcmp(kernel_cases[i].name, name) == 0)
             return kernel_cases[i].cost(&shape);
     fail_msg("there is no kernel \"%s\"", name);
-    return (struct kernel_cost){0};
+    return (struct op_cost){0};
 }
 
 static void costs_are_those_of_every_array_once(void **state)
@@ -66,7 +66,7 @@ static void costs_are_those_of_every_array_once(void **state)
     };
     assert_int_equal(n_kernel_cases, sizeof expected / sizeof *expected);
     for (int i = 0; i < n_kernel_cases; i++) {
-        struct kernel_cost cost = cost_of(expected[i].name);
+        struct op_cost cost = cost_of(expected[i].name);
         if (cost.bytes != expected[i].bytes || cost.link != expected[i].link ||
             cost.flops != expected[i].flops)
             fail_msg("%s: %g bytes, %g over the link, %g FLOPs; expected %g, %g, %g",
@@ -79,13 +79,13 @@ static void a_product_costs_its_operands_and_its_epilogue(void **state)
 {
     (void)state;
     struct matmul p = {.m = 3, .n = 5, .k = 7};
-    struct kernel_cost cost = kernel_product_cost(&p, 2);
+    struct op_cost cost = cost_matmul(2, &p);
     assert_true(cost.flops == 2 * 3 * 5 * 7);
     assert_true(cost.bytes == 2 * (3 * 7 + 7 * 5 + 3 * 5));
     p.accumulate = p.c_is_f32 = true; /* dW: fp32, read and written */
-    assert_true(kernel_product_cost(&p, 2).bytes == 2 * (3 * 7 + 7 * 5) + 8 * 3 * 5);
+    assert_true(cost_matmul(2, &p).bytes == 2 * (3 * 7 + 7 * 5) + 8 * 3 * 5);
     p = (struct matmul){.m = 3, .n = 5, .k = 7, .pre = &p};
-    assert_true(kernel_product_cost(&p, 2).bytes == 2 * (3 * 7 + 7 * 5 + 2 * 3 * 5));
+    assert_true(cost_matmul(2, &p).bytes == 2 * (3 * 7 + 7 * 5 + 2 * 3 * 5));
 }
 
 /* Everything runs on arrays of the shape's own sizes: AddressSanitizer sees what passes an end. */

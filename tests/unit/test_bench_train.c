@@ -55,6 +55,7 @@ static struct train_job job_of(struct device *device, enum gpt_head head)
 {
     struct zf_error err;
     struct train_job job = {.device = device,
+                            .comm = comm_create_alone(),
                             .n_seqs = LENGTHS,
                             .micro_batches = 2,
                             .warm_up = 4,
@@ -111,6 +112,7 @@ static void flops_are_those_of_the_products(void **state)
             fail_msg("head %d: %.0f FLOPs were done, train_flops says %.0f", i, counted, expected);
         batch_free(&batch);
         gpt_destroy(model);
+        comm_destroy(job.comm);
         dataset_free(&job.data);
     }
 }
@@ -147,6 +149,7 @@ static void data_are_what_is_asked_for(void **state)
         low += d->tokens[i] < 50;
     }
     assert_true(low > 0.7 * all); /* 0.79 of the cubes are below one half */
+    comm_destroy(job.comm);
     dataset_free(&job.data);
 }
 
@@ -189,6 +192,7 @@ static void runs_report_the_traffic_of_their_method(void **state)
         train_result_free(&r);
     }
     params_free(&table);
+    comm_destroy(job.comm);
     dataset_free(&job.data);
 }
 
@@ -212,6 +216,7 @@ static void says_what_does_not_fit(void **state)
     assert_int_equal(r.free, 1000);
     assert_true(r.needed > 4 * 300000); /* the parameters alone */
     train_result_free(&r);
+    comm_destroy(job.comm);
     dataset_free(&job.data);
 }
 
@@ -263,6 +268,7 @@ static void a_step_is_queued_before_its_loss_is_asked_for(void **state)
     assert_works(train_measure(&job, &method, &r, &err), err);
     assert_int_equal(waits_before_the_end, 0);
     train_result_free(&r);
+    comm_destroy(job.comm);
     dataset_free(&job.data);
 }
 

@@ -40,7 +40,7 @@ static void runs_every_chunk_once(void **state)
         assert_int_equal(worker_pool_threads(pool), threads);
         for (int n = 0; n <= CHUNKS; n++) {
             struct record r = {0};
-            uint64_t ticket = worker_pool_submit(pool, &(struct worker_job){note, &r, n});
+            uint64_t ticket = worker_pool_submit(pool, &(struct worker_job){note, &r, n, NULL});
             assert_int_equal(ticket, n + 1);
             worker_pool_wait(pool, ticket);
             assert_true(worker_pool_done(pool, ticket));
@@ -57,8 +57,9 @@ static void gives_a_chunk_to_the_same_worker(void **state)
     struct worker_config config = config_of(3);
     struct worker_pool *pool = worker_pool_create(&config);
     struct record first = {0}, again = {0};
-    worker_pool_submit(pool, &(struct worker_job){note, &first, CHUNKS});
-    worker_pool_wait(pool, worker_pool_submit(pool, &(struct worker_job){note, &again, CHUNKS}));
+    worker_pool_submit(pool, &(struct worker_job){note, &first, CHUNKS, NULL});
+    worker_pool_wait(pool,
+                     worker_pool_submit(pool, &(struct worker_job){note, &again, CHUNKS, NULL}));
     int changes = 0;
     for (int i = 0; i < CHUNKS; i++) {
         assert_true(pthread_equal(first.thread[i], again.thread[i]));
@@ -90,7 +91,8 @@ static void fold_many(struct worker_config config, struct record *record)
     memset(record, 0, sizeof *record);
     for (int i = 0; i < JOBS; i++) {
         folds[i] = (struct fold){record, (uint64_t)(2 * i + 3)};
-        ticket = worker_pool_submit(pool, &(struct worker_job){fold_chunk, &folds[i], CHUNKS});
+        ticket =
+            worker_pool_submit(pool, &(struct worker_job){fold_chunk, &folds[i], CHUNKS, NULL});
     }
     worker_pool_wait(pool, ticket);
     worker_pool_destroy(pool);
@@ -124,7 +126,7 @@ static void exchange_rounds(struct worker_config config, struct record *groups, 
             groups[group].value[chunk] ^= groups[group].value[CHUNKS - 1 - chunk] + (uint64_t)i;
         folds[group] = (struct fold){&groups[group], (uint64_t)(2 * i + 3)};
         tickets[group] =
-            worker_pool_submit(pool, &(struct worker_job){fold_chunk, &folds[group], CHUNKS});
+            worker_pool_submit(pool, &(struct worker_job){fold_chunk, &folds[group], CHUNKS, NULL});
     }
     worker_pool_destroy(pool); /* finishes what is in flight */
 }
@@ -157,7 +159,7 @@ static void measures_time(void **state)
     struct worker_config config = config_of(2);
     struct worker_pool *pool = worker_pool_create(&config);
     double before = clock_seconds(), begin, end;
-    uint64_t ticket = worker_pool_submit(pool, &(struct worker_job){sleep_chunk, NULL, 4});
+    uint64_t ticket = worker_pool_submit(pool, &(struct worker_job){sleep_chunk, NULL, 4, NULL});
     assert_false(worker_pool_done(pool, ticket));
     worker_pool_wait(pool, ticket);
     double after = clock_seconds(), sum = 0;
@@ -179,7 +181,8 @@ static void wakes_sleepers(void **state)
     struct record r = {0};
     for (int i = 0; i < 50; i++) {
         usleep(i % 2 ? 1000 : 20);
-        worker_pool_wait(pool, worker_pool_submit(pool, &(struct worker_job){note, &r, CHUNKS}));
+        worker_pool_wait(pool,
+                         worker_pool_submit(pool, &(struct worker_job){note, &r, CHUNKS, NULL}));
     }
     for (int i = 0; i < CHUNKS; i++)
         assert_int_equal(r.runs[i], 50);

@@ -1,0 +1,10 @@
+/* zf-bench machine: measures this machine's CPU device, and writes what was found as a machine file
+ * (model/plan/machine.h) for plans. */
+#ifndef ZF_CMD_BENCH_MACHINE_H
+#define ZF_CMD_BENCH_MACHINE_H
+
+#include "data/error.h"
+
+bool bench_machine(int argc, char **argv, struct zf_error *err);
+
+#endif

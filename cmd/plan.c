@@ -1,0 +1,36 @@
+#include "cmd/plan.h"
+
+#include "cmd/plan_report.h"
+#include "cmd/train.h"
+#include "model/plan/plan.h"
+
+#include <stdio.h>
+
+#define LEAST_STEPS   24
+#define WINDOWS       3  /* that each channel's steps cover at least */
+#define UNKNOWN_STEPS 16 /* of a window, where the length is chosen while training */
+
+bool plan_execute(struct run *run, struct zf_error *err)
+{
+    const struct zenflow_config *z = &run->config->zenflow;
+    struct plan_report *report = plan_report_create(run->device);
+    size_t n_parameters = gpt_params(run->model)->n_parameters;
+    int interval = !z->enabled                         ? 1
+                   : z->update_interval == CONFIG_AUTO ? UNKNOWN_STEPS
+                                                       : z->update_interval;
+    int steps = WINDOWS * interval > LEAST_STEPS ? WINDOWS * interval : LEAST_STEPS;
+    int warm_up = interval + z->apply_lag + (z->enabled ? z->full_warm_up_rounds : 0) + 2;
+    struct engine_memory memory = engine_memory(run->engine);
+    bool ok = train_plan(run, warm_up, steps, report, err);
+    if (ok) {
+        printf("host memory of each rank: %.2f GiB of optimizer state and exchange (%.1f GiB on a "
+               "host of %d ranks, which has %.0f GiB)\n",
+               (double)memory.host / (1 << 30),
+               (double)memory.host / (1 << 30) * plan_local_ranks(run->device->plan),
+               plan_local_ranks(run->device->plan),
+               plan_machine(run->device->plan)->host_memory_bytes / (1 << 30));
+        plan_report_print(report, n_parameters, stdout);
+    }
+    plan_report_destroy(report);
+    return ok;
+}

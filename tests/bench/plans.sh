@@ -1,0 +1,47 @@
+#!/usr/bin/env bash
+# Plans of the engine on machines that are not here: what tests/bench/results/plans.txt holds.
+#
+#   bash tests/bench/plans.sh BUILD
+set -euo pipefail
+bench=$1/zf-bench
+lengths=$(mktemp)
+trap 'rm -f "$lengths"' EXIT
+
+# Words of the sample's sentences and a few pieces more: as long as GLUE's SST-2 by GPT-2's tokens.
+tail -n +2 data/sample/SST-2/train.tsv | cut -f1 | awk '{print NF + 2}' | head -4000 >"$lengths"
+
+plan() { # plan TITLE OPTION...
+    local title=$1
+    shift
+    printf '\n==== %s\n$ zf-bench train %s\n' "$title" "${*//$lengths/LENGTHS}"
+    "$bench" train "$@" | tail -n +6
+}
+
+printf 'SIMULATED: nothing here was measured. %s, commit %s\n$ bash tests/bench/plans.sh BUILD\n' \
+    "$(date -u +%F)" "$(git rev-parse --short HEAD)"
+zenflow=(--method staggered --topk_ratio 0.05 --update_interval 4 --select_interval 16 --steps 32 --dropout 0)
+
+for seqs in 4 8 16; do
+    four=(--plan a100-40gb --ranks 4 --preset gpt-6.7b --seqs "$seqs" --length 512)
+    plan "6.7 B on 4 A100s 40 GB, $seqs sequences of 512 each" "${four[@]}" "${zenflow[@]}"
+done
+four=(--plan a100-40gb --ranks 4 --preset gpt-6.7b --seqs 4 --length 512)
+plan "the same, windows on the host, recomputation" "${four[@]}" "${zenflow[@]}" --accumulate host \
+    --gradient_checkpointing
+plan "the same, ZeRO-Offload" "${four[@]}" --method offload --steps 8 --dropout 0 --gradient_checkpointing
+
+for preset in gpt2-xl gpt-6.7b; do
+    for seqs in 4 8 16; do
+        one=(--plan h100 --preset "$preset" --seqs "$seqs" --length 512)
+        plan "$preset on one H100, $seqs sequences of 512: resident" "${one[@]}" --method resident --steps 8 --dropout 0
+        plan "$preset on one H100, $seqs sequences of 512: ZenFlow" "${one[@]}" "${zenflow[@]}"
+    done
+done
+plan "gpt2-xl on one H100, 4 sequences of 512: ZeRO-Offload" --plan h100 --preset gpt2-xl --seqs 4 --length 512 \
+    --method offload --steps 8 --dropout 0
+
+for machine in h100 rtx-4090; do
+    glue=(--plan "$machine" --preset gpt2 --head classify --seqs 32 --lengths "$lengths")
+    plan "GPT-2 124M on GLUE's lengths, $machine: resident" "${glue[@]}" --method resident --steps 8
+    plan "GPT-2 124M on GLUE's lengths, $machine: ZenFlow" "${glue[@]}" "${zenflow[@]}"
+done

@@ -1,0 +1,78 @@
+#!/usr/bin/env bash
+# zf-train --plan and zf-bench train --plan: what they tell, that they write nothing, and that the traffic
+# of a plan is a run's, alone and with two ranks; zf-bench machine's file is one that a plan takes.
+
+. tests/e2e/lib/common.sh "$@"
+need python3 mpirun
+bench=$build/zf-bench
+
+check "zf-train --plan" "$train" --config configs/sample.json --output_dir "$scratch/out" --plan h100 \
+    --trace "$scratch/trace.json"
+cp "$scratch/check.log" "$scratch/plan.txt"
+check "it tells memory, time, stall, traffic and the critical path, marked as simulated" bash -c '
+    for part in "device memory of each rank" "host memory of each rank" "simulated, not measured) on H100" \
+        "step:  *median" "waits for the host" "traffic:  *down" "critical path of the median step" "in order:"; do
+        grep -q "$part" "$1" || { echo "without: $part"; exit 1; }
+    done' _ "$scratch/plan.txt"
+check "it writes nothing but the trace" test ! -e "$scratch/out"
+check "which has the lanes of a run" python3 -c '
+import json, sys
+events = [e for e in json.load(open(sys.argv[1])) if e]
+names = {e["name"] for e in events if e["ph"] == "X"}
+assert {"forward and backward", "window", "AdamW", "parameters"} <= names, names
+assert all(e["ts"] >= 0 and e["dur"] >= 0 and e["ts"] < 1e7 for e in events if e["ph"] == "X")
+' "$scratch/trace.json"
+check "four ranks" "$train" --config configs/sample.json --plan a100-40gb --plan_ranks 4
+check "the same plan twice is the same text" bash -c '
+    for i in 1 2; do "$1" --config configs/sample.json --plan rtx-4090 >"$2/plan$i" 2>/dev/null; done
+    cmp "$2/plan1" "$2/plan2"' _ "$train" "$scratch"
+check "zf-bench train --plan h100" "$bench" train --plan h100
+check "what does not fit is planned, and said not to" bash -c '
+    "$1" train --plan a100-40gb --preset gpt-6.7b --method staggered --ranks 4 --steps 8 >"$2/large" &&
+    grep -q "does not fit: it needs" "$2/large" && grep -q "critical path" "$2/large"' _ "$bench" "$scratch"
+
+refuses() { # refuses SENTENCE COMMAND...: status 1, and this sentence
+    local says=$1 status=0
+    shift
+    "$@" >"$scratch/stdout" 2>"$scratch/stderr" || status=$?
+    cat "$scratch/stderr"
+    [ "$status" = 1 ] && grep -qF -- "$says" "$scratch/stderr"
+}
+check "a machine that there is not" refuses 'there is no machine "h300"' \
+    "$train" --config configs/sample.json --plan h300
+sed 's/"link"/"lonk"/' configs/machines/h100.json >"$scratch/bad.json"
+check "a file with an unknown key" refuses "$scratch/bad.json:" "$bench" train --plan "$scratch/bad.json"
+check "a plan without training" refuses "do_train is false" \
+    "$train" --config configs/sample.json --plan h100 --no_do_train
+
+check "zf-bench machine" "$bench" machine --rounds 1 --sizes 2 --json "$scratch/one.json"
+check "zf-bench machine, two ranks" mpirun -n 2 --oversubscribe --bind-to none "$bench" machine --rounds 1 \
+    --sizes 2 --json "$scratch/two.json"
+figures() { # figures NAME COMMAND...: its traffic and memory
+    local name=$1
+    shift
+    "$@" --preset gpt --seqs 2 --length 12 --steps 8 --warm-up 8 --probe 64 --bf16 --method "$method" \
+        --topk_ratio "$topk" --accumulate "$accumulate" --json "$scratch/$name.json" >/dev/null &&
+        python3 -c '
+import json, sys
+line = json.load(open(sys.argv[1]))["methods"][0]
+print(*(line[k] for k in ("bytes_down", "bytes_up", "bytes_moved", "device_bytes", "host_bytes", "tokens")))
+' "$scratch/$name.json" >"$scratch/$name.txt"
+}
+as_planned() { # as_planned RANKS
+    local launch=()
+    [ "$1" = 1 ] || launch=(mpirun -n "$1" --oversubscribe --bind-to none)
+    figures run "${launch[@]}" "$bench" train --device cpu &&
+        figures plan "$bench" train --plan "$scratch/$([ "$1" = 1 ] && echo one || echo two).json" --ranks "$1" &&
+        paste "$scratch/run.txt" "$scratch/plan.txt" && cmp "$scratch/run.txt" "$scratch/plan.txt"
+}
+# With several ranks it is chance which of them owns the important channels: there are none then.
+for method_of in "offload 0.05 device" "staggered 0.05 device" "staggered 0.05 host"; do
+    read -r method topk accumulate <<<"$method_of"
+    check "traffic and memory of $method_of" as_planned 1
+done
+for method_of in "resident 0.05 device" "offload 0.05 device" "staggered 0 device" "staggered 0 host"; do
+    read -r method topk accumulate <<<"$method_of"
+    check "traffic and memory of $method_of, two ranks" as_planned 2
+done
+finish

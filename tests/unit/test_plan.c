@@ -1,0 +1,296 @@
+/* A plan beside a run: the same memory to the byte, the same traffic, the same text twice; and a
+ * model that no machine here could hold. */
+#include "tests/testing.h"
+
+#include "cmd/bench_train_run.h"
+#include "cmd/engine_settings.h"
+#include "model/plan/plan.h"
+
+#include <math.h>
+#include <sys/resource.h>
+#include <time.h>
+
+/* A CPU device that counts what it is asked for. */
+
+static struct device *real;
+static size_t device_bytes, host_bytes;
+
+static void *count_device(size_t bytes)
+{
+    device_bytes += bytes;
+    return real->allocate(bytes);
+}
+
+static void *count_host(size_t bytes)
+{
+    host_bytes += bytes;
+    return real->allocate_host(bytes);
+}
+
+static struct device counting_device(void)
+{
+    real = device_cpu(1);
+    device_bytes = host_bytes = 0;
+    struct device d = *real;
+    d.allocate = count_device;
+    d.allocate_host = count_host;
+    return d;
+}
+
+static const struct machine cpu = {.name = "a CPU",
+                                   .is_cpu = true,
+                                   .measured = 1,
+                                   .memory_bytes = 1e12,
+                                   .threads = 1,
+                                   .product_rate = 1e11,
+                                   .memory_rate = 1e10,
+                                   .ranks_per_host = 2,
+                                   .cores = 2,
+                                   .host_memory_bytes = 1e12,
+                                   .host_rate = 2e10,
+                                   .core_rate = 1e10,
+                                   .exchange_rate = 1e9};
+
+static struct engine_config settings(double topk_ratio, int interval, bool on_host)
+{
+    return (struct engine_config){.beta1 = 0.9f,
+                                  .beta2 = 0.999f,
+                                  .eps = 1e-8f,
+                                  .adam_w_mode = true,
+                                  .gradient_clipping = 1,
+                                  .topk_ratio = topk_ratio,
+                                  .update_interval = interval,
+                                  .apply_lag = interval > 1,
+                                  .stagger = true,
+                                  .accumulate =
+                                      on_host ? ENGINE_ACCUMULATE_HOST : ENGINE_ACCUMULATE_DEVICE,
+                                  .deferred_lr_scale = 1,
+                                  .reserved_cores = 0.5};
+}
+
+static struct gpt_config small_model(enum gpt_head head)
+{
+    struct zf_error err;
+    struct gpt_config c;
+    assert_works(gpt_config_preset(&c, "gpt", &err), err);
+    c.vocab_size = 300;
+    c.head = head;
+    c.num_labels = 2;
+    return c;
+}
+
+/* ---- memory ---- */
+
+struct memory {
+    size_t device, host;
+    struct engine_memory engine;
+};
+
+static void hold(struct device *device, const struct gpt_config *model,
+                 const struct engine_config *config, struct memory *m)
+{
+    struct zf_error err;
+    struct comm *comm = comm_create_alone();
+    comm_attach(comm, device);
+    struct gpt *gpt = gpt_create(device, model, 64, 4, GPT_TRAIN);
+    struct engine *engine = engine_create(config, device, comm, gpt_params(gpt),
+                                          gpt_param_data(gpt), gpt_grad_data(gpt), &err);
+    assert_non_null(engine);
+    m->engine = engine_memory(engine);
+    m->device = device->plan ? plan_device_bytes(device->plan) : device_bytes;
+    m->host = device->plan ? plan_host_bytes(device->plan) : host_bytes;
+    engine_destroy(engine);
+    gpt_destroy(gpt);
+    comm_destroy(comm);
+}
+
+static void memory_is_a_runs_to_the_byte(void **state)
+{
+    (void)state;
+    const struct engine_config all[] = {settings(1, 1, false), settings(0, 1, false),
+                                        settings(0.1, 4, false), settings(0.1, 4, true)};
+    for (size_t i = 0; i < sizeof all / sizeof *all; i++)
+        for (enum gpt_head head = GPT_HEAD_LM; head <= GPT_HEAD_CLASSIFY; head++) {
+            const struct gpt_config model = small_model(head);
+            struct memory run, plan;
+            struct memory_use use = {0};
+            struct device counting = counting_device();
+            hold(&counting, &model, &all[i], &run);
+            struct device *planned = device_plan_create(&cpu, 1, &PLAN_GRADIENTS);
+            hold(planned, &model, &all[i], &plan);
+            gpt_measure(planned, &model, 64, 4, GPT_TRAIN, &use);
+            struct param_table table = gpt_param_table(&model);
+            engine_measure(&all[i], &table, planned->dtype, 0, 1, &use);
+            params_free(&table);
+            assert_int_equal(plan_device_bytes(planned->plan), 0);
+            device_plan_destroy(planned);
+            assert_int_equal(plan.device, run.device);
+            assert_int_equal(plan.engine.device, run.engine.device);
+            assert_int_equal(plan.engine.host, run.engine.host);
+            /* a run's fp32 state is not the device's to allocate */
+            size_t state_bytes = run.engine.host_elements * sizeof(float) *
+                                 (all[i].accumulate == ENGINE_ACCUMULATE_HOST ? 4 : 3);
+            assert_int_equal(plan.host, run.host + state_bytes);
+            /* the start-up table rounds each array to 256 bytes */
+            assert_true(memory_total(&use) >= run.device);
+            assert_true(memory_total(&use) < run.device + 256 * 1000);
+        }
+}
+
+/* ---- traffic and time ---- */
+
+static void run_job(struct device *device, int ranks, struct gpt_config model,
+                    const struct engine_config *config, int steps, struct train_result *result)
+{
+    static const int lengths[] = {9, 16, 5};
+    struct zf_error err;
+    struct train_job job = {.device = device,
+                            .comm = ranks > 1 ? comm_create_planned(ranks, 8) : comm_create_alone(),
+                            .config = model,
+                            .n_seqs = 3,
+                            .micro_batches = 2,
+                            .warm_up = 8,
+                            .steps = steps,
+                            .lr = 1e-3f};
+    struct train_method method = {.name = "test", .engine = *config};
+    train_data_make(&job, lengths, 3, 1);
+    assert_works(train_measure(&job, &method, result, &err), err);
+    dataset_free(&job.data);
+    comm_destroy(job.comm);
+}
+
+/* Over a whole number of windows each deferred channel crosses once each way, whichever it is. */
+static void traffic_is_a_runs(void **state)
+{
+    (void)state;
+    const struct engine_config all[] = {settings(1, 1, false), settings(0, 1, false),
+                                        settings(0.1, 4, false), settings(0.1, 4, true)};
+    for (size_t i = 0; i < sizeof all / sizeof *all; i++) {
+        struct train_result run, plan;
+        run_job(device_cpu(1), 1, small_model(GPT_HEAD_LM), &all[i], 8, &run);
+        struct device *planned = device_plan_create(&cpu, 1, &PLAN_GRADIENTS);
+        run_job(planned, 1, small_model(GPT_HEAD_LM), &all[i], 8, &plan);
+        assert_true(plan.down == run.down && plan.up == run.up && plan.moved == run.moved);
+        assert_true(plan.needed == run.needed && plan.tokens == run.tokens);
+        assert_true(plan.median > 0 && plan.worst >= plan.median);
+        assert_true(i == 0 || plan.down > 0);
+        train_result_free(&run);
+        train_result_free(&plan);
+        device_plan_destroy(planned);
+    }
+}
+
+static char *tell(uint32_t seed, const struct engine_config *config)
+{
+    struct zf_error err;
+    struct machine gpu;
+    struct train_result result;
+    struct plan_gradients gradients = PLAN_GRADIENTS;
+    char *text = NULL;
+    size_t n = 0;
+    gradients.seed = seed;
+    assert_works(machine_load(&gpu, ZF_TESTS_DIR "/../configs/machines/a100-40gb.json", &err), err);
+    struct device *planned = device_plan_create(&gpu, 4, &gradients);
+    run_job(planned, 4, small_model(GPT_HEAD_CLASSIFY), config, 24, &result);
+    FILE *out = open_memstream(&text, &n);
+    plan_report_print(result.planned, 1000000, out);
+    fclose(out);
+    train_result_free(&result);
+    device_plan_destroy(planned);
+    return text;
+}
+
+/* With choices made anew: the seed of the norms is all that they hang on. */
+static void the_same_plan_is_the_same_text(void **state)
+{
+    (void)state;
+    struct engine_config config = settings(0.1, 4, false);
+    config.select_every = 8;
+    config.bf16 = true;
+    char *once = tell(1, &config), *again = tell(1, &config), *other = tell(2, &config);
+    assert_string_equal(once, again);
+    assert_string_not_equal(once, other);
+    assert_non_null(strstr(once, "planned (simulated, not measured) on A100 SXM4 40 GB"));
+    assert_non_null(strstr(once, "critical path"));
+    assert_non_null(strstr(once, "network"));
+    free(once);
+    free(again);
+    free(other);
+}
+
+/* The host twice as fast, or the link, or the device, never makes a step longer. */
+static void what_is_faster_is_not_slower(void **state)
+{
+    (void)state;
+    struct zf_error err;
+    struct machine slow, fast[3];
+    struct engine_config config = settings(0.1, 4, false);
+    struct train_result result;
+    config.bf16 = true;
+    assert_works(machine_load(&slow, ZF_TESTS_DIR "/../configs/machines/h100.json", &err), err);
+    slow.link_rate /= 1000;
+    slow.host_rate = slow.core_rate = slow.core_rate / 1000;
+    for (int i = 0; i < 3; i++)
+        fast[i] = slow;
+    fast[0].link_rate *= 2;
+    fast[1].host_rate = fast[1].core_rate = 2 * slow.core_rate;
+    fast[2].product_rate *= 2;
+    struct device *planned = device_plan_create(&slow, 1, &PLAN_GRADIENTS);
+    run_job(planned, 1, small_model(GPT_HEAD_LM), &config, 16, &result);
+    double before = result.mean;
+    assert_true(result.stall > 0.1);
+    train_result_free(&result);
+    device_plan_destroy(planned);
+    for (int i = 0; i < 3; i++) {
+        planned = device_plan_create(&fast[i], 1, &PLAN_GRADIENTS);
+        run_job(planned, 1, small_model(GPT_HEAD_LM), &config, 16, &result);
+        assert_true(result.mean <= before * 1.000001);
+        assert_true(i == 2 || result.mean < before * 0.99);
+        train_result_free(&result);
+        device_plan_destroy(planned);
+    }
+}
+
+/* 70 B parameters on eight ranks: seconds, and no memory of the model's size. */
+static void a_large_model_is_planned_in_seconds(void **state)
+{
+    (void)state;
+    struct zf_error err;
+    struct machine gpu;
+    struct train_result result;
+    struct rusage usage;
+    struct gpt_config model = small_model(GPT_HEAD_LM);
+    struct engine_config config = settings(0.05, 4, false);
+    double begin = (double)clock() / CLOCKS_PER_SEC;
+    model.vocab_size = 32000;
+    model.n_embd = 8192;
+    model.n_layer = 86;
+    model.n_head = 64;
+    model.n_inner = 4 * model.n_embd;
+    config.bf16 = true;
+    assert_works(machine_load(&gpu, ZF_TESTS_DIR "/../configs/machines/h200.json", &err), err);
+    struct device *planned = device_plan_create(&gpu, 8, &PLAN_GRADIENTS);
+    run_job(planned, 8, model, &config, 24, &result);
+    assert_false(result.fits);
+    assert_true((double)result.use.parameters > 2 * 69e9);
+    assert_true(result.median > 0.1 && result.median < 60);
+    train_result_free(&result);
+    device_plan_destroy(planned);
+    getrusage(RUSAGE_SELF, &usage);
+    double seconds = (double)clock() / CLOCKS_PER_SEC - begin;
+    print_message("%.1f s, %ld MB\n", seconds, usage.ru_maxrss / 1024);
+    assert_true(usage.ru_maxrss < 1500L * 1024);
+    assert_true(seconds < 60); /* some 10 s without sanitizers */
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(memory_is_a_runs_to_the_byte),
+        cmocka_unit_test(traffic_is_a_runs),
+        cmocka_unit_test(the_same_plan_is_the_same_text),
+        cmocka_unit_test(what_is_faster_is_not_slower),
+        cmocka_unit_test(a_large_model_is_planned_in_seconds),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
