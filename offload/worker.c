@@ -263,6 +263,8 @@ void worker_pool_destroy(struct worker_pool *pool)
         return;
     atomic_store(&pool->stopping, true);
     bell_ring(&pool->work);
+    if (pool->plan && pool->submitted > 0)
+        plan_wait(pool, pool->submitted);
     for (int i = 0; i < pool->n_workers && !pool->plan; i++)
         pthread_join(pool->workers[i].thread, NULL);
     for (int i = 0; i < pool->n_workers; i++) {

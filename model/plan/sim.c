@@ -173,7 +173,8 @@ static void share_out(struct sim *s, bool first)
     bool grows = true;
     while (grows) {
         double step = 1;
-        memset(s->wanted, 0, (size_t)s->n_resources * sizeof *s->wanted);
+        for (int r = 0; r < s->n_resources; r++)
+            s->wanted[r] = 0;
         grows = false;
         for (int i = 0; i < s->n_active; i++) {
             struct operation *o = find(s, s->active[i]);
@@ -468,12 +469,14 @@ void sim_forget(struct sim *s)
     size_t n = 0, h = 0;
     while (n < s->n_ops && s->ops[n].state == ENDED)
         n++;
-    memmove(s->ops, s->ops + n, (s->n_ops - n) * sizeof *s->ops);
+    if (n > 0)
+        memmove(s->ops, s->ops + n, (s->n_ops - n) * sizeof *s->ops);
     s->n_ops -= n;
     s->first_op += n;
     double oldest = s->n_ops ? s->ops[0].given : s->host; /* whose giving out may be asked for */
     while (h < s->n_history && s->history[h].end < oldest && s->history[h].what)
         h++;
-    memmove(s->history, s->history + h, (s->n_history - h) * sizeof *s->history);
+    if (h > 0)
+        memmove(s->history, s->history + h, (s->n_history - h) * sizeof *s->history);
     s->n_history -= h;
 }

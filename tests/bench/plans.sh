@@ -5,15 +5,26 @@
 set -euo pipefail
 bench=$1/zf-bench
 lengths=$(mktemp)
-trap 'rm -f "$lengths"' EXIT
+slow_host=$(mktemp)
+trap 'rm -f "$lengths" "$slow_host"' EXIT
 
 # Words of the sample's sentences and a few pieces more: as long as GLUE's SST-2 by GPT-2's tokens.
 tail -n +2 data/sample/SST-2/train.tsv | cut -f1 | awk '{print NF + 2}' | head -4000 >"$lengths"
 
+# An H200 whose host's AdamW gets 200 GB/s, as tests/bench/results/gpu-predictions.md assumes.
+python3 - "$slow_host" <<'END'
+import json, sys
+machine = json.load(open("configs/machines/h200.json"))
+machine["name"] += ", host AdamW at 200 GB/s"
+machine["host"]["adam_bytes_per_second"] = {"value": 200e9, "source": "gpu-predictions.md"}
+json.dump(machine, open(sys.argv[1], "w"))
+END
+
 plan() { # plan TITLE OPTION...
     local title=$1
     shift
-    printf '\n==== %s\n$ zf-bench train %s\n' "$title" "${*//$lengths/LENGTHS}"
+    printf '\n==== %s\n$ zf-bench train %s\n' "$title" \
+        "$(sed "s|$lengths|LENGTHS|; s|$slow_host|H200_HOST_200|" <<<"$*")"
     "$bench" train "$@" | tail -n +6
 }
 
@@ -39,6 +50,13 @@ for preset in gpt2-xl gpt-6.7b; do
 done
 plan "gpt2-xl on one H100, 4 sequences of 512: ZeRO-Offload" --plan h100 --preset gpt2-xl --seqs 4 --length 512 \
     --method offload --steps 8 --dropout 0
+
+for seqs in 4 16; do
+    one=(--plan "$slow_host" --preset gpt2-xl --seqs "$seqs" --length 512)
+    plan "gpt2-xl on one H200 with a slow host, $seqs sequences: resident" "${one[@]}" --method resident --steps 8 \
+        --dropout 0
+    plan "gpt2-xl on one H200 with a slow host, $seqs sequences: ZenFlow" "${one[@]}" "${zenflow[@]}"
+done
 
 for machine in h100 rtx-4090; do
     glue=(--plan "$machine" --preset gpt2 --head classify --seqs 32 --lengths "$lengths")

@@ -19,7 +19,7 @@ check "which has the lanes of a run" python3 -c '
 import json, sys
 events = [e for e in json.load(open(sys.argv[1])) if e]
 names = {e["name"] for e in events if e["ph"] == "X"}
-assert {"forward and backward", "window", "AdamW", "parameters"} <= names, names
+assert {"forward", "backward", "window", "AdamW", "parameters"} <= names, names
 assert all(e["ts"] >= 0 and e["dur"] >= 0 and e["ts"] < 1e7 for e in events if e["ph"] == "X")
 ' "$scratch/trace.json"
 check "four ranks" "$train" --config configs/sample.json --plan a100-40gb --plan_ranks 4
