@@ -2,7 +2,7 @@
 #ifndef ZF_CMD_LR_SCHEDULE_H
 #define ZF_CMD_LR_SCHEDULE_H
 
-#include "cmd/config.h"
+#include "cmd/config/config.h"
 
 /* The rate of optimizer step `step` (from 0), with the scheduler and the totals that
  * config_resolve_steps has filled in. */

@@ -1,6 +1,6 @@
 #include "cmd/memory_plan.h"
 
-#include "cmd/engine_settings.h"
+#include "cmd/config/engine_settings.h"
 #include "data/log.h"
 
 #include <stdio.h>

@@ -3,7 +3,7 @@
 #ifndef ZF_CMD_MONITOR_H
 #define ZF_CMD_MONITOR_H
 
-#include "cmd/config.h"
+#include "cmd/config/config.h"
 
 struct monitor;
 

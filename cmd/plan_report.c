@@ -1,6 +1,6 @@
 #include "cmd/plan_report.h"
 
-#include "cmd/bench_device.h"
+#include "cmd/bench/device.h"
 #include "data/alloc.h"
 #include "data/clock.h"
 #include "model/plan/plan.h"

@@ -3,8 +3,8 @@
 #ifndef ZF_CMD_PLAN_REPORT_H
 #define ZF_CMD_PLAN_REPORT_H
 
-#include "model/arena.h"
-#include "offload/engine.h"
+#include "model/device/arena.h"
+#include "offload/engine/engine.h"
 
 #include <stdio.h>
 

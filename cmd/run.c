@@ -1,8 +1,8 @@
 #include "cmd/run.h"
 
 #include "cmd/checkpoint.h"
-#include "cmd/config_table.h"
-#include "cmd/engine_settings.h"
+#include "cmd/config/engine_settings.h"
+#include "cmd/config/table.h"
 #include "cmd/evaluate.h"
 #include "cmd/labels.h"
 #include "cmd/memory_plan.h"

@@ -4,11 +4,11 @@
 #ifndef ZF_CMD_RUN_H
 #define ZF_CMD_RUN_H
 
-#include "cmd/config.h"
+#include "cmd/config/config.h"
 #include "data/batch.h"
 #include "model/gpt.h"
-#include "offload/comm.h"
-#include "offload/engine.h"
+#include "offload/comm/comm.h"
+#include "offload/engine/engine.h"
 #include "offload/trace.h"
 
 /* A split that is evaluated or predicted: GLUE's rows and their token sequences. */

@@ -6,8 +6,8 @@
 
 #include "data/batch.h"
 #include "model/gpt.h"
-#include "offload/comm.h"
-#include "offload/engine.h"
+#include "offload/comm/comm.h"
+#include "offload/engine/engine.h"
 
 /* What a run's steps share; all of it is borrowed. */
 struct stepper {

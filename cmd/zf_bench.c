@@ -1,8 +1,8 @@
 /* zf-bench: measures or plans what decides the trainer's speed, one subcommand each. */
-#include "cmd/bench_adam.h"
-#include "cmd/bench_kernels.h"
-#include "cmd/bench_machine.h"
-#include "cmd/bench_train.h"
+#include "cmd/bench/adam.h"
+#include "cmd/bench/kernels.h"
+#include "cmd/bench/machine.h"
+#include "cmd/bench/train.h"
 #include "cmd/openmp_spin.h"
 
 #include <stdio.h>

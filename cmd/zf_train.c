@@ -1,12 +1,12 @@
 /* zf-train: fine-tunes GPT models on GLUE. Alone, or one process a rank under mpirun. */
-#include "cmd/config.h"
+#include "cmd/config/config.h"
 #include "cmd/launch.h"
 #include "cmd/openmp_spin.h"
 #include "cmd/plan.h"
 #include "cmd/run.h"
 #include "data/log.h"
-#include "model/device.h"
-#include "offload/comm.h"
+#include "model/device/device.h"
+#include "offload/comm/comm.h"
 
 #include <stdio.h>
 

@@ -6,10 +6,10 @@
 
 #include "data/batch.h"
 #include "data/error.h"
-#include "model/arena.h"
-#include "model/device.h"
-#include "model/ops.h"
-#include "model/params.h"
+#include "model/device/arena.h"
+#include "model/device/device.h"
+#include "model/device/ops.h"
+#include "model/device/params.h"
 
 enum gpt_head {
     GPT_HEAD_LM,       /* logits = ln_f(x) wte^T: GPT2LMHeadModel */

@@ -1,6 +1,6 @@
 #include "offload/telemetry.h"
 
-#include "offload/engine.h"
+#include "offload/engine/engine.h"
 
 #define BF16_BYTES 2
 

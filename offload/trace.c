@@ -3,8 +3,8 @@
 #include "data/alloc.h"
 #include "data/clock.h"
 #include "data/log.h"
-#include "model/device.h"
-#include "offload/comm.h"
+#include "model/device/device.h"
+#include "offload/comm/comm.h"
 
 #include <assert.h>
 #include <errno.h>

@@ -1,13 +1,13 @@
-/* What every transport of offload/comm.h must do, for tests/unit/test_comm.c (the CPU device) and
- * tests/gpu/test_cuda_comm.c. A program says once which ranks and device it means. */
+/* What every transport of offload/comm/comm.h must do, for tests/unit/test_comm.c (the CPU device)
+ * and tests/gpu/test_cuda_comm.c. A program says once which ranks and device it means. */
 #ifndef ZF_TESTS_COMM_CHECKS_H
 #define ZF_TESTS_COMM_CHECKS_H
 
 #include "tests/testing.h"
 
 #include "data/alloc.h"
-#include "model/device.h"
-#include "offload/comm.h"
+#include "model/device/device.h"
+#include "offload/comm/comm.h"
 
 static struct comm *world;
 static struct device *device;

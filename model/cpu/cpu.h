@@ -5,7 +5,7 @@
 #ifndef ZF_MODEL_CPU_CPU_H
 #define ZF_MODEL_CPU_CPU_H
 
-#include "model/ops.h"
+#include "model/device/ops.h"
 
 /* An operator on fewer elements than this runs on one thread: waking the others costs more. */
 #define PARALLEL_ELEMENTS 16384

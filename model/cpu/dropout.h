@@ -3,7 +3,7 @@
 #ifndef ZF_MODEL_CPU_DROPOUT_H
 #define ZF_MODEL_CPU_DROPOUT_H
 
-#include "model/ops.h"
+#include "model/device/ops.h"
 
 #include <math.h>
 #include <string.h>

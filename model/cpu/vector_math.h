@@ -4,7 +4,7 @@
 #ifndef ZF_MODEL_CPU_VECTOR_MATH_H
 #define ZF_MODEL_CPU_VECTOR_MATH_H
 
-#include "model/ops.h"
+#include "model/device/ops.h"
 
 #include <math.h>
 #include <stdint.h>

@@ -1,5 +1,5 @@
 /* Stands for the CUDA device in a build without a CUDA toolkit. */
-#include "model/device.h"
+#include "model/device/device.h"
 
 #include <stddef.h>
 

@@ -1,4 +1,4 @@
-/* How kernels find their way in a batch of matrices (model/matrix_batch.h).
+/* How kernels find their way in a batch of matrices (model/device/matrix_batch.h).
  *
  * A launch works on all matrices of its batch: its warps, or blocks, take the batch's pieces of
  * rows, or tasks, by their numbers through all matrices, and find the matrix by a search. A second

@@ -9,7 +9,7 @@
 #include <cuda_runtime.h>
 
 extern "C" {
-#include "model/ops.h"
+#include "model/device/ops.h"
 }
 
 #include <stddef.h>

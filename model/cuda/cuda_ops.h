@@ -2,7 +2,7 @@
 #ifndef ZF_MODEL_CUDA_CUDA_OPS_H
 #define ZF_MODEL_CUDA_CUDA_OPS_H
 
-#include "model/ops.h"
+#include "model/device/ops.h"
 
 #ifdef __cplusplus
 extern "C" {

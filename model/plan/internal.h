@@ -2,7 +2,7 @@
 #ifndef ZF_MODEL_PLAN_INTERNAL_H
 #define ZF_MODEL_PLAN_INTERNAL_H
 
-#include "model/op_cost.h"
+#include "model/device/op_cost.h"
 #include "model/plan/plan.h"
 
 /* Resources of the clock. */

@@ -11,8 +11,8 @@
 #include <jansson.h>
 #include <stdbool.h>
 
-/* An operator as it was measured: seconds by the bytes of its cost (model/op_cost.h), in between by
- * logarithms; and beside that its FLOPs, 0: none. */
+/* An operator as it was measured: seconds by the bytes of its cost (model/device/op_cost.h), in
+ * between by logarithms; and beside that its FLOPs, 0: none. */
 #define MACHINE_POINTS 4
 struct machine_operator {
     char name[40]; /* as zf-bench kernels has it, ", dropout" behind it where it drops */

@@ -12,7 +12,7 @@
 #ifndef ZF_MODEL_PLAN_PLAN_H
 #define ZF_MODEL_PLAN_PLAN_H
 
-#include "model/device.h"
+#include "model/device/device.h"
 #include "model/plan/machine.h"
 #include "model/plan/sim.h"
 

@@ -1,7 +1,7 @@
 /* Any bytes as a configuration file, with options from its first line where that begins with "--":
  * they are refused with a sentence, or give a configuration that can be printed, written, and read
  * again. */
-#include "cmd/config.h"
+#include "cmd/config/config.h"
 #include "data/file.h"
 #include "data/log.h"
 

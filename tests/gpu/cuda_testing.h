@@ -9,7 +9,7 @@
 #include "data/alloc.h"
 #include "data/bf16.h"
 #include "data/rng.h"
-#include "model/ops.h"
+#include "model/device/ops.h"
 
 #include <math.h>
 

@@ -6,7 +6,7 @@
 #include "data/alloc.h"
 #include "data/batch.h"
 #include "data/rng.h"
-#include "model/ops.h"
+#include "model/device/ops.h"
 
 #include <math.h>
 

@@ -1,7 +1,7 @@
 /* model/arena: what is measured is what is placed. */
 #include "tests/testing.h"
 
-#include "model/arena.h"
+#include "model/device/arena.h"
 
 static size_t allocated;
 static int held;

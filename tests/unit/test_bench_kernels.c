@@ -2,9 +2,9 @@
  * benchmarks of a device share. */
 #include "tests/testing.h"
 
-#include "cmd/bench_device.h"
-#include "cmd/bench_kernels_cases.h"
-#include "cmd/bench_options.h"
+#include "cmd/bench/device.h"
+#include "cmd/bench/kernels_cases.h"
+#include "cmd/bench/options.h"
 #include "data/clock.h"
 
 #include <math.h>

@@ -2,8 +2,8 @@
  * and its runs' figures beside what they must be. */
 #include "tests/testing.h"
 
-#include "cmd/bench_train_run.h"
-#include "cmd/engine_settings.h"
+#include "cmd/bench/train_run.h"
+#include "cmd/config/engine_settings.h"
 
 #include <math.h>
 #include <string.h>

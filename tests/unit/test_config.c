@@ -2,8 +2,8 @@
  * written configuration gives the same run. */
 #include "tests/testing.h"
 
-#include "cmd/config.h"
-#include "cmd/config_table.h"
+#include "cmd/config/config.h"
+#include "cmd/config/table.h"
 #include "data/alloc.h"
 #include "data/file.h"
 

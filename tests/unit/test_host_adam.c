@@ -7,9 +7,9 @@
 #include "data/bf16.h"
 #include "data/clock.h"
 #include "data/rng.h"
-#include "offload/host_adam.h"
-#include "offload/host_memory.h"
-#include "offload/worker.h"
+#include "offload/host/adam.h"
+#include "offload/host/memory.h"
+#include "offload/host/workers.h"
 
 #include <math.h>
 
@@ -221,7 +221,7 @@ static void assert_close(double got, double expected, double tolerance, const ch
         fail_msg("%s %zu is %.9g, not %.9g", what, i, got, expected);
 }
 
-/* model/ops.h's formula in double precision, each row with a count of its own. */
+/* model/device/ops.h's formula in double precision, each row with a count of its own. */
 static void follows_the_formula(void **state)
 {
     (void)state;

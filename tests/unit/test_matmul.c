@@ -4,7 +4,7 @@
 
 #include "data/alloc.h"
 #include "data/rng.h"
-#include "model/ops.h"
+#include "model/device/ops.h"
 
 #include <omp.h>
 #include <time.h>

@@ -2,8 +2,8 @@
  * model that no machine here could hold. */
 #include "tests/testing.h"
 
-#include "cmd/bench_train_run.h"
-#include "cmd/engine_settings.h"
+#include "cmd/bench/train_run.h"
+#include "cmd/config/engine_settings.h"
 #include "model/plan/plan.h"
 
 #include <math.h>

@@ -1,8 +1,8 @@
 /* offload/schedule and model/row_groups: the pure functions that every rank evaluates alike. */
 #include "tests/testing.h"
 
-#include "model/row_groups.h"
-#include "offload/schedule.h"
+#include "model/device/row_groups.h"
+#include "offload/engine/schedule.h"
 
 static void owned_ranges_share_out_all_channels(void **state)
 {

@@ -1,8 +1,8 @@
 /* offload/trace: spans of streams, whose times come late and from another clock. */
 #include "tests/testing.h"
 
-#include "model/device.h"
-#include "offload/comm.h"
+#include "model/device/device.h"
+#include "offload/comm/comm.h"
 #include "offload/trace.h"
 
 #include <jansson.h>

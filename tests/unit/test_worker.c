@@ -4,8 +4,8 @@
 
 #include "data/alloc.h"
 #include "data/clock.h"
-#include "offload/cpu_cores.h"
-#include "offload/worker.h"
+#include "offload/host/cores.h"
+#include "offload/host/workers.h"
 
 #include <pthread.h>
 #include <sched.h>

@@ -1,7 +1,7 @@
-"""unread_keys.py: prints each key of cmd/config_table.c whose value has no bearing on a run.
+"""unread_keys.py: prints each key of cmd/config/table.c whose value has no bearing on a run.
 
-A field is read where a run is made: in cmd/ outside the files that read configurations. Those that
-cmd/config_resolve.c turns into others before the run begins are named here, with what they become.
+A field is read where a run is made: in cmd/ itself, and where the engine's settings are made. Those that
+cmd/config/resolve.c turns into others before the run begins are named here, with what they become.
 """
 
 import pathlib
@@ -17,7 +17,7 @@ SETTLED = {
     "zero_stage": "a condition of offloading; the engine always divides what it offloads",
 }
 
-table = re.sub(r"\s+", " ", pathlib.Path("cmd/config_table.c").read_text())
+table = re.sub(r"\s+", " ", pathlib.Path("cmd/config/table.c").read_text())
 table = table[table.index("config_table[] =") :]
 text = r'(?:[A-Z]+ )?"[^"]*"'
 fields = re.findall(r"\bARG_[A-Z]+\( ?(\w+)", table)
@@ -26,11 +26,8 @@ fields += re.findall(r"\bFIELD\((\w+)\)", table)
 rows = len(re.findall(r"\{ ?(?:\{? ?)(?:ARG_|DS_|\.name = ZERO)", table))
 assert len(fields) == rows > 80, (len(fields), rows)
 
-readers = "".join(
-    path.read_text()
-    for path in pathlib.Path("cmd").glob("*.c")
-    if not path.name.startswith("config") and path.name != "zenflow_config.c"
-)
+cmd = pathlib.Path("cmd")
+readers = "".join(path.read_text() for path in [*cmd.glob("*.c"), cmd / "config/engine_settings.c"])
 for field in fields:
     name = field.split(".")[-1]
     if not re.search(rf"(?:->|\.){name}\b", readers) and name not in SETTLED:

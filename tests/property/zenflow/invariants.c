@@ -9,7 +9,7 @@
 #include "data/alloc.h"
 #include "data/bf16.h"
 #include "data/file.h"
-#include "offload/engine_internal.h"
+#include "offload/engine/internal.h"
 
 #include <math.h>
 #include <sys/wait.h>

@@ -4,7 +4,7 @@
 #ifndef ZF_TESTS_ZENFLOW_PROBLEM_H
 #define ZF_TESTS_ZENFLOW_PROBLEM_H
 
-#include "offload/engine.h"
+#include "offload/engine/engine.h"
 
 #define PROBLEM_SAMPLES 4 /* what a step's gradient is summed over; ranks share them */
 

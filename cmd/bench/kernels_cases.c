@@ -1,0 +1,389 @@
+/* Each operator as it is called, beside its cost. */
+#include "cmd/bench/kernels_cases.h"
+
+#include <math.h>
+
+#define INTERVAL 4 /* groups of channels, one of which closes */
+
+static struct stream *stream_of(const struct kernel_bench *b)
+{
+    return b->device->compute;
+}
+
+static const struct ops *ops_of(const struct kernel_bench *b)
+{
+    return b->device->ops;
+}
+
+static struct dropout dropout_of(const struct kernel_bench *b)
+{
+    return (struct dropout){.p = b->p, .seed = 1, .step = 2, .site = 3};
+}
+
+/* Pairs of tokens that causal attention multiplies. */
+static double pairs(const struct kernel_shape *s)
+{
+    return (double)s->n_seqs * s->length * (s->length + 1.0) / 2;
+}
+
+static void run_embedding_forward(void *bench)
+{
+    const struct kernel_bench *b = bench;
+    ops_of(b)->embedding_forward(stream_of(b), b->wide[2], &b->rows, b->table, b->position,
+                                 b->shape.C, dropout_of(b));
+}
+
+static struct op_cost of_embedding_forward(const struct kernel_shape *s)
+{
+    return cost_embedding_forward(s->element, s->n, s->distinct, s->length, s->C);
+}
+
+static void run_embedding_backward(void *bench)
+{
+    const struct kernel_bench *b = bench;
+    ops_of(b)->embedding_backward(stream_of(b), b->gradient, b->d_position, b->wide[0], &b->rows,
+                                  b->order, b->shape.C, dropout_of(b));
+}
+
+static struct op_cost of_embedding_backward(const struct kernel_shape *s)
+{
+    return cost_embedding_backward(s->element, s->n, s->distinct, s->length, s->C);
+}
+
+static void run_layernorm_forward(void *bench)
+{
+    const struct kernel_bench *b = bench;
+    ops_of(b)->residual_layernorm_forward(stream_of(b), b->wide[2], b->wide[3], b->mean, b->rstd,
+                                          b->wide[0], b->wide[1], &b->rows, b->weight, b->bias,
+                                          1e-5f, b->shape.C, dropout_of(b));
+}
+
+static struct op_cost of_layernorm_forward(const struct kernel_shape *s)
+{
+    return cost_layernorm_forward(s->element, s->n, s->C, true);
+}
+
+static void run_layernorm_backward(void *bench)
+{
+    const struct kernel_bench *b = bench;
+    ops_of(b)->residual_layernorm_backward(stream_of(b), b->wide[2], b->wide[3], b->d_weight,
+                                           b->d_bias, b->wide[0], b->wide[1], b->mean, b->rstd,
+                                           &b->rows, b->weight, b->shape.C, dropout_of(b));
+}
+
+static struct op_cost of_layernorm_backward(const struct kernel_shape *s)
+{
+    return cost_layernorm_backward(s->element, s->n, s->C, true);
+}
+
+static void run_bias_backward(void *bench)
+{
+    const struct kernel_bench *b = bench;
+    ops_of(b)->bias_backward(stream_of(b), b->d_bias, b->wide[0], b->shape.n, b->shape.inner);
+}
+
+static struct op_cost of_bias_backward(const struct kernel_shape *s)
+{
+    return cost_bias_backward(s->element, s->n, s->inner);
+}
+
+static float attention_scale(const struct kernel_shape *s)
+{
+    return 1 / sqrtf((float)(s->C / s->n_head));
+}
+
+static void run_attention_forward(void *bench)
+{
+    const struct kernel_bench *b = bench;
+    const struct kernel_shape *s = &b->shape;
+    ops_of(b)->attention_forward(stream_of(b), b->wide[1], b->lse, b->wide[0], &b->rows, s->n_head,
+                                 s->C / s->n_head, attention_scale(s), dropout_of(b));
+}
+
+static struct op_cost of_attention_forward(const struct kernel_shape *s)
+{
+    return cost_attention_forward(s->element, s->n, pairs(s), s->C, s->n_head);
+}
+
+static void run_attention_backward(void *bench)
+{
+    const struct kernel_bench *b = bench;
+    const struct kernel_shape *s = &b->shape;
+    ops_of(b)->attention_backward(stream_of(b), b->wide[2], b->wide[3], b->wide[0], b->wide[1],
+                                  b->lse, &b->rows, s->n_head, s->C / s->n_head, attention_scale(s),
+                                  dropout_of(b));
+}
+
+static struct op_cost of_attention_backward(const struct kernel_shape *s)
+{
+    return cost_attention_backward(s->element, s->n, pairs(s), s->C, s->n_head);
+}
+
+static void run_gather_last(void *bench)
+{
+    const struct kernel_bench *b = bench;
+    ops_of(b)->gather_last(stream_of(b), b->wide[2], b->wide[0], &b->rows, b->shape.C);
+}
+
+static struct op_cost of_gather_last(const struct kernel_shape *s)
+{
+    return cost_gather_last(s->element, s->n_seqs, s->C);
+}
+
+static void run_scatter_last(void *bench)
+{
+    const struct kernel_bench *b = bench;
+    ops_of(b)->scatter_last(stream_of(b), b->wide[2], b->wide[0], &b->rows, b->shape.C);
+}
+
+static struct op_cost of_scatter_last(const struct kernel_shape *s)
+{
+    return cost_scatter_last(s->element, s->n, s->n_seqs, s->C);
+}
+
+static void run_cross_entropy(void *bench)
+{
+    const struct kernel_bench *b = bench;
+    ops_of(b)->cross_entropy(stream_of(b), b->losses, b->d_logits, b->logits, b->targets,
+                             b->shape.logit_rows, b->shape.vocab, b->shape.vocab, 1e-3f);
+}
+
+static struct op_cost of_cross_entropy(const struct kernel_shape *s)
+{
+    return cost_cross_entropy(s->element, s->logit_rows, s->vocab);
+}
+
+static void run_squared_error(void *bench)
+{
+    const struct kernel_bench *b = bench;
+    ops_of(b)->squared_error(stream_of(b), b->losses, b->d_logits, b->logits, b->scores,
+                             b->shape.n_seqs, 1e-3f);
+}
+
+static struct op_cost of_squared_error(const struct kernel_shape *s)
+{
+    return cost_squared_error(s->element, s->n_seqs);
+}
+
+static void run_add_sum(void *bench)
+{
+    const struct kernel_bench *b = bench;
+    ops_of(b)->add_sum(stream_of(b), b->sum, b->losses, b->shape.n);
+}
+
+static struct op_cost of_add_sum(const struct kernel_shape *s)
+{
+    return cost_add_sum(s->n);
+}
+
+static void run_from_f32(void *bench)
+{
+    const struct kernel_bench *b = bench;
+    ops_of(b)->from_f32(stream_of(b), b->table, b->master,
+                        (size_t)b->shape.vocab * (size_t)b->shape.C);
+}
+
+/* Elements of the matrix (vocab, C). */
+static double matrix(const struct kernel_shape *s)
+{
+    return (double)s->vocab * s->C;
+}
+
+static struct op_cost of_from_f32(const struct kernel_shape *s)
+{
+    return cost_convert(s->element, matrix(s));
+}
+
+static void run_row_norms(void *bench)
+{
+    const struct kernel_bench *b = bench;
+    ops_of(b)->row_norms_squared(stream_of(b), &b->batch);
+}
+
+static struct op_cost of_row_norms(const struct kernel_shape *s)
+{
+    return cost_row_norms(matrix(s), s->vocab);
+}
+
+static void run_summarise_norms(void *bench)
+{
+    const struct kernel_bench *b = bench;
+    ops_of(b)->summarise_norms(stream_of(b), b->summary, b->norms, b->place, b->shape.vocab, 1);
+}
+
+static struct op_cost of_summarise_norms(const struct kernel_shape *s)
+{
+    return cost_summarise_norms(s->vocab);
+}
+
+static void run_select_rows(void *bench)
+{
+    const struct kernel_bench *b = bench;
+    ops_of(b)->select_rows(stream_of(b), b->chosen, b->norms, b->shape.vocab, b->shape.important);
+}
+
+static struct op_cost of_select_rows(const struct kernel_shape *s)
+{
+    return cost_select_rows(s->vocab);
+}
+
+static void adamw_rows(const struct kernel_bench *b, int first, int n)
+{
+    static const struct adamw rule = {.lr = 1e-4f,
+                                      .beta1 = 0.9f,
+                                      .beta2 = 0.999f,
+                                      .eps = 1e-8f,
+                                      .weight_decay = 0.01f,
+                                      .correction1 = 1,
+                                      .correction2 = 1};
+    ops_of(b)->adamw_rows(stream_of(b), &b->batch, b->updates + first, n, ROWS_GRADIENT, &rule,
+                          b->one, b->shape.element == 2);
+}
+
+static void run_adamw_all(void *bench)
+{
+    const struct kernel_bench *b = bench;
+    adamw_rows(b, 0, b->shape.vocab);
+}
+
+static struct op_cost of_adamw_all(const struct kernel_shape *s)
+{
+    return cost_adamw(s->element, matrix(s));
+}
+
+static void run_adamw_important(void *bench)
+{
+    const struct kernel_bench *b = bench;
+    adamw_rows(b, b->shape.vocab, b->shape.important);
+}
+
+static struct op_cost of_adamw_important(const struct kernel_shape *s)
+{
+    return cost_adamw(s->element, (double)s->important * s->C);
+}
+
+static struct channel_set channels_in(uint64_t groups)
+{
+    return (struct channel_set){.n_groups = INTERVAL, .groups = groups};
+}
+
+static void run_accumulate_rows(void *bench)
+{
+    const struct kernel_bench *b = bench;
+    struct channel_set set = channels_in((1 << INTERVAL) - 1);
+    ops_of(b)->accumulate_rows(stream_of(b), &b->batch, &set, 1, b->one);
+}
+
+/* All deferred channels; a group in INTERVAL is fresh. */
+static struct op_cost of_accumulate_rows(const struct kernel_shape *s)
+{
+    double deferred = (double)(s->vocab - s->important) * s->C;
+    return cost_accumulate_rows(deferred, deferred / INTERVAL);
+}
+
+static enum dtype exchange_dtype(const struct kernel_bench *b)
+{
+    return b->device->dtype;
+}
+
+static void run_send_rows(void *bench)
+{
+    const struct kernel_bench *b = bench;
+    struct channel_set set = channels_in(1);
+    ops_of(b)->send_rows(stream_of(b), &b->batch, ROWS_WINDOW, exchange_dtype(b), &set, INTERVAL);
+}
+
+static struct op_cost of_send_rows(const struct kernel_shape *s)
+{
+    return cost_send_rows(s->element, (double)s->closing * s->C);
+}
+
+static void run_receive_rows(void *bench)
+{
+    const struct kernel_bench *b = bench;
+    struct channel_set set = channels_in(1);
+    ops_of(b)->receive_rows(stream_of(b), &b->batch, exchange_dtype(b), &set);
+}
+
+static struct op_cost of_receive_rows(const struct kernel_shape *s)
+{
+    return cost_receive_rows(s->element, s->element, (double)s->closing * s->C);
+}
+
+static void run_copy_rows(void *bench)
+{
+    const struct kernel_bench *b = bench;
+    ops_of(b)->copy_rows(stream_of(b), b->m, NULL, b->gradient, b->important, b->shape.important,
+                         (size_t)b->shape.C * sizeof(float));
+}
+
+static struct op_cost of_copy_rows(const struct kernel_shape *s)
+{
+    return cost_copy_rows(4.0 * s->important * s->C);
+}
+
+const struct kernel_case kernel_cases[] = {
+    {"embedding", run_embedding_forward, of_embedding_forward, true},
+    {"embedding backward", run_embedding_backward, of_embedding_backward, true},
+    {"layer norm, residual", run_layernorm_forward, of_layernorm_forward, true},
+    {"layer norm backward", run_layernorm_backward, of_layernorm_backward, true},
+    {"attention", run_attention_forward, of_attention_forward, true},
+    {"attention backward", run_attention_backward, of_attention_backward, true},
+    {"bias backward", run_bias_backward, of_bias_backward, false},
+    {"gather last tokens", run_gather_last, of_gather_last, false},
+    {"scatter last tokens", run_scatter_last, of_scatter_last, false},
+    {"cross-entropy", run_cross_entropy, of_cross_entropy, false},
+    {"squared error", run_squared_error, of_squared_error, false},
+    {"sum of losses", run_add_sum, of_add_sum, false},
+    {"from fp32", run_from_f32, of_from_f32, false},
+    {"row norms", run_row_norms, of_row_norms, false},
+    {"norm summary", run_summarise_norms, of_summarise_norms, false},
+    {"select rows", run_select_rows, of_select_rows, false},
+    {"AdamW, all rows", run_adamw_all, of_adamw_all, false},
+    {"AdamW, important rows", run_adamw_important, of_adamw_important, false},
+    {"accumulate rows", run_accumulate_rows, of_accumulate_rows, false},
+    {"send rows", run_send_rows, of_send_rows, false},
+    {"receive rows", run_receive_rows, of_receive_rows, false},
+    {"copy rows", run_copy_rows, of_copy_rows, false},
+};
+const int n_kernel_cases = sizeof kernel_cases / sizeof *kernel_cases;
+
+void kernel_run_product(void *bench)
+{
+    const struct kernel_bench *b = bench;
+    bool head = b->product.n == b->shape.vocab;
+    bool gradient = b->product.trans_a;
+    void *c = gradient ? (void *)b->d_weight : head ? (void *)b->logits : b->wide[2];
+    const void *right = gradient ? b->wide[1] : head ? b->table : b->weight;
+    ops_of(b)->matmul(stream_of(b), c, b->wide[0], right, &b->product);
+}
+
+void kernel_products(const struct kernel_bench *b, struct kernel_product list[KERNEL_PRODUCTS])
+{
+    const int n = b->shape.n, C = b->shape.C, I = b->shape.inner;
+    const struct matmul gradient = {.k = n, .trans_a = true, .accumulate = true, .c_is_f32 = true};
+    const struct kernel_product products[KERNEL_PRODUCTS] = {
+        {"qkv", {.m = n, .n = 3 * C, .k = C, .bias = b->bias}},
+        {"attention projection", {.m = n, .n = C, .k = C, .bias = b->bias}},
+        {"mlp up, activation",
+         {.m = n, .n = I, .k = C, .bias = b->bias, .pre = b->wide[3], .act = b->act}},
+        {"mlp down", {.m = n, .n = C, .k = I, .bias = b->bias}},
+        {"mlp down, dx, activation'",
+         {.m = n, .n = I, .k = C, .trans_b = true, .gradient_of = b->wide[3], .act = b->act}},
+        {"mlp up, dx", {.m = n, .n = C, .k = I, .trans_b = true}},
+        {"qkv, dW", gradient},
+        {"mlp up, dW", gradient},
+        {"mlp down, dW", gradient},
+        {"head, logits",
+         {.m = b->shape.logit_rows,
+          .n = b->shape.vocab,
+          .k = C,
+          .trans_b = true,
+          .c_is_f32 = true}},
+    };
+    for (int i = 0; i < KERNEL_PRODUCTS; i++)
+        list[i] = products[i];
+    list[6].product.m = list[7].product.m = list[8].product.n = C;
+    list[6].product.n = 3 * C;
+    list[7].product.n = list[8].product.m = I;
+}

@@ -1,0 +1,416 @@
+#include "cmd/bench/train.h"
+
+#include "cmd/bench/device.h"
+#include "cmd/bench/options.h"
+#include "cmd/bench/train_run.h"
+#include "data/alloc.h"
+#include "data/json.h"
+#include "model/plan/plan.h"
+#include "offload/trace.h"
+
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#define GIGABYTE 1e9
+#define SEED     1 /* of the data */
+
+/* What zf-train's configuration has a name for stands there. */
+struct options {
+    struct config config;
+    const char *preset, *head, *device, *method, *lengths, *json, *accumulate, *plan, *trace;
+    int length, steps, warm_up, threads, probe, ranks, width, layers;
+    double dropout;
+    bool compare, help;
+};
+
+static const struct bench_option option_table[] = {
+#define FIELD(field) offsetof(struct options, field)
+    {"--preset", BENCH_TEXT, FIELD(preset), 0, 0, "the model (gpt2)"},
+    {"--width", BENCH_WHOLE, FIELD(width), 8, 1 << 16, "another width, with as large heads"},
+    {"--layers", BENCH_WHOLE, FIELD(layers), 1, 4096, "and number of blocks"},
+    {"--head", BENCH_TEXT, FIELD(head), 0, 0, "lm or classify (lm)"},
+    {"--seqs", BENCH_WHOLE, FIELD(config.per_device_train_batch_size), 1, 1 << 16,
+     "sequences of a micro-batch (8)"},
+    {"--length", BENCH_WHOLE, FIELD(length), 2, 1 << 16, "tokens of each (128)"},
+    {"--lengths", BENCH_TEXT, FIELD(lengths), 0, 0,
+     "or a file of numbers, which the sequences take by turns"},
+    {"--micro-batches", BENCH_WHOLE, FIELD(config.gradient_accumulation_steps), 1, 1 << 16,
+     "of a step (1)"},
+    {"--steps", BENCH_WHOLE, FIELD(steps), 1, 1 << 16, "that are counted (20)"},
+    {"--warm-up", BENCH_WHOLE, FIELD(warm_up), 0, 1 << 16, "steps before them (8)"},
+    {"--dropout", BENCH_REAL, FIELD(dropout), 0, 0.9, "everywhere (the preset's)"},
+    {"--gradient_checkpointing", BENCH_FLAG, FIELD(config.gradient_checkpointing), 0, 0,
+     "compute activations again for backward"},
+    {"--bf16", BENCH_FLAG, FIELD(config.bf16), 0, 0,
+     "parameters in bf16, on the CPU device too (CUDA: always)"},
+    {"--compare", BENCH_FLAG, FIELD(compare), 0, 0, "all methods, one after the other"},
+    {"--method", BENCH_TEXT, FIELD(method), 0, 0,
+     "or one: resident, offload, burst, staggered, auto (resident)"},
+    {"--topk_ratio", BENCH_REAL, FIELD(config.zenflow.topk_ratio), 0, 1, "of ZenFlow (0.05)"},
+    {"--update_interval", BENCH_WHOLE, FIELD(config.zenflow.update_interval), 1,
+     ENGINE_MAX_INTERVAL, "of ZenFlow (4)"},
+    {"--select_interval", BENCH_WHOLE, FIELD(config.zenflow.select_interval), 1, 1 << 16,
+     "of ZenFlow (16)"},
+    {"--apply_lag", BENCH_WHOLE, FIELD(config.zenflow.apply_lag), 0, ENGINE_MAX_INTERVAL,
+     "of ZenFlow (1)"},
+    {"--accumulate", BENCH_TEXT, FIELD(accumulate), 0, 0,
+     "where ZenFlow's windows are: device or host (device)"},
+    {"--pt_reserved_cores_perc", BENCH_REAL, FIELD(config.zenflow.pt_reserved_cores_perc), 0, 1,
+     "share of the cores that host workers leave free (0.5)"},
+    {"--learning_rate", BENCH_REAL, FIELD(config.learning_rate), 0, 1, "(1e-4)"},
+    {"--device", BENCH_TEXT, FIELD(device), 0, 0, "cuda, cpu or auto (auto)"},
+    {"--threads", BENCH_WHOLE, FIELD(threads), 1, 4096, "of the CPU device (as OMP_NUM_THREADS)"},
+    {"--probe", BENCH_WHOLE, FIELD(probe), 16, 1 << 15,
+     "side of the measured product's matrices (8192; 1024 on the CPU)"},
+    {"--plan", BENCH_TEXT, FIELD(plan), 0, 0,
+     "simulate it on this machine: a file, or a name in configs/machines"},
+    {"--ranks", BENCH_WHOLE, FIELD(ranks), 1, 4096, "of a plan (1); else as under mpirun"},
+    {"--trace", BENCH_TEXT, FIELD(trace), 0, 0, "write a timeline there, for ui.perfetto.dev"},
+    {"--json", BENCH_TEXT, FIELD(json), 0, 0, "write all figures there"},
+#undef FIELD
+};
+static const struct bench_options options_of_train = {
+    "train", "Synthetic training steps: what one takes, moves and holds.", option_table,
+    sizeof option_table / sizeof *option_table};
+
+/* ---- the table ---- */
+
+struct table {
+    struct bench_rates rates;
+    double model_size; /* bytes of all parameters in bf16 */
+    int ranks;
+    json_t *lines;
+};
+
+static void print_heading(void)
+{
+    printf("%-19s %4s %9s %9s %10s %8s %7s %6s %6s %6s %6s %8s %8s %8s %8s\n", "", "S", "ms/step",
+           "worst", "tokens/s", "TFLOP/s", "product", "stall", "down", "up", "moved", "dev. GB",
+           "host GB", "loss", "after");
+}
+
+static void print_result(const struct table *t, const struct train_result *r)
+{
+    if (!r->fits)
+        printf("%-19s does not fit: it needs %.2f GB of device memory, %.2f GB are free\n", r->name,
+               (double)r->needed / GIGABYTE, (double)r->free / GIGABYTE);
+    if (!r->fits && !r->planned)
+        return;
+    double rate = r->flops / r->median;
+    printf("%-19s %4d %9.2f %9.2f %10.0f %8.3f %5.1f %% %4.1f %% %6.3f %6.3f %6.3f %8.3f %8.3f "
+           "%8.4f %8.4f\n",
+           r->name, r->interval, r->median * 1e3, r->worst * 1e3, r->tokens / r->median,
+           rate * 1e-12, 100 * rate / t->rates.product / t->ranks, 100 * r->stall,
+           r->down / t->model_size, r->up / t->model_size, r->moved / t->model_size,
+           (double)r->needed / GIGABYTE, (double)r->memory.host / GIGABYTE, r->loss_before,
+           r->loss_after);
+    if (r->planned)
+        plan_report_print(r->planned, (size_t)(t->model_size / 2), stdout);
+    fflush(stdout);
+}
+
+static json_t *describe_result(const struct table *t, const struct train_result *r, int steps)
+{
+    json_t *line =
+        json_pack("{s:s, s:b, s:I, s:I}", "method", r->name, "fits", (int)r->fits, "device_bytes",
+                  (json_int_t)r->needed, "device_bytes_free", (json_int_t)r->free);
+    if (!r->fits && !r->planned)
+        return line;
+    const struct {
+        const char *key;
+        double value;
+    } figures[] = {
+        {"median_seconds", r->median},
+        {"worst_seconds", r->worst},
+        {"mean_seconds", r->mean},
+        {"tokens", r->tokens},
+        {"tokens_per_second", r->tokens / r->median},
+        {"flops", r->flops},
+        {"product_share", r->flops / r->median / t->rates.product / t->ranks},
+        {"stall_share", r->stall},
+        {"bytes_down", r->down},
+        {"bytes_up", r->up},
+        {"bytes_moved", r->moved},
+        {"link_model_sizes", (r->down + r->up) / t->model_size},
+        {"host_bytes", (double)r->memory.host},
+        {"host_parameters", (double)r->memory.host_elements},
+        {"update_interval", r->interval},
+        {"loss_before", r->loss_before},
+        {"loss_after", r->loss_after},
+    };
+    for (size_t i = 0; i < sizeof figures / sizeof *figures; i++)
+        json_object_set_new(line, figures[i].key, json_real(figures[i].value));
+    json_t *seconds = json_array();
+    for (int i = 0; i < steps; i++)
+        json_array_append_new(seconds, json_real(r->seconds[i]));
+    json_object_set_new(line, "seconds", seconds);
+    if (r->planned)
+        json_object_set_new(line, "plan",
+                            plan_report_describe(r->planned, (size_t)(t->model_size / 2)));
+    return line;
+}
+
+static bool measure_method(const struct options *o, const struct train_job *job,
+                           enum train_kind kind, const struct table *t, struct zf_error *err)
+{
+    struct train_method method = train_method_make(kind, &o->config);
+    struct train_result result;
+    bool ok = train_measure(job, &method, &result, err);
+    if (ok && comm_rank(job->comm) == 0) {
+        print_result(t, &result);
+        json_array_append_new(t->lines, describe_result(t, &result, job->steps));
+    }
+    train_result_free(&result);
+    return ok;
+}
+
+/* ---- what is asked for ---- */
+
+/* The numbers of a file, each a length from 2 (a classifier's: 1) to n_positions. */
+static int *read_lengths(const char *path, const struct gpt_config *config, int *n,
+                         struct zf_error *err)
+{
+    FILE *file = fopen(path, "r");
+    int least = config->head == GPT_HEAD_LM ? 2 : 1, capacity = 0, value, got;
+    int *list = NULL;
+    *n = 0;
+    if (!file) {
+        zf_fail(err, "train: %s, which --lengths names, cannot be read", path);
+        return NULL;
+    }
+    while ((got = fscanf(file, "%d", &value)) == 1 && value >= least &&
+           value <= config->n_positions) {
+        if (*n == capacity)
+            list = zf_realloc(list, (size_t)(capacity = 2 * capacity + 64) * sizeof *list);
+        list[(*n)++] = value;
+    }
+    fclose(file);
+    if (got == EOF && *n > 0)
+        return list;
+    zf_fail(err, "train: %s: number %d is not a length from %d to %d", path, *n + 1, least,
+            config->n_positions);
+    free(list);
+    return NULL;
+}
+
+static bool find_method(const struct options *o, enum train_kind *kind, struct zf_error *err)
+{
+    for (*kind = 0; *kind < TRAIN_N_KINDS; ++*kind)
+        if (strcmp(train_kind_name(*kind), o->method) == 0)
+            return true;
+    return zf_fail(err,
+                   "train: --method is \"%s\", but it is resident, offload, burst, staggered or "
+                   "auto",
+                   o->method);
+}
+
+/* The preset in another size. */
+static bool shape_model(const struct options *o, struct gpt_config *config, struct zf_error *err)
+{
+    int head_dim = config->n_embd / config->n_head;
+    if (o->layers > 0)
+        config->n_layer = o->layers;
+    if (o->width == 0)
+        return true;
+    if (o->width % head_dim != 0)
+        return zf_fail(err, "train: --width is %d, but it is a multiple of the preset's heads, %d",
+                       o->width, head_dim);
+    config->n_inner = o->width * (config->n_inner / config->n_embd);
+    config->n_embd = o->width;
+    config->n_head = o->width / head_dim;
+    return true;
+}
+
+static bool configure_model(struct options *o, struct gpt_config *config, struct zf_error *err)
+{
+    if (!gpt_config_preset(config, o->preset, err))
+        return false;
+    if (!shape_model(o, config, err))
+        return false;
+    if (strcmp(o->head, "classify") == 0)
+        config->head = GPT_HEAD_CLASSIFY;
+    else if (strcmp(o->head, "lm") != 0)
+        return zf_fail(err, "train: --head is \"%s\", but it is lm or classify", o->head);
+    if (o->dropout >= 0)
+        config->embd_pdrop = config->attn_pdrop = config->resid_pdrop = (float)o->dropout;
+    if (!o->lengths && o->length > config->n_positions)
+        return zf_fail(err, "train: --length is %d, but %s has %d positions", o->length, o->preset,
+                       config->n_positions);
+    struct zenflow_config *z = &o->config.zenflow;
+    bool on_host = strcmp(o->accumulate, "host") == 0;
+    if (!on_host && strcmp(o->accumulate, "device") != 0)
+        return zf_fail(err, "train: --accumulate is \"%s\", but it is device or host",
+                       o->accumulate);
+    z->accumulate = on_host ? ZENFLOW_ACCUMULATE_HOST : ZENFLOW_ACCUMULATE_DEVICE;
+    if (z->apply_lag > z->update_interval)
+        return zf_fail(err, "train: --apply_lag is %d, but it is at most --update_interval, %d",
+                       z->apply_lag, z->update_interval);
+    return true;
+}
+
+static void announce(const struct options *o, const struct train_job *job, const struct table *t)
+{
+    printf("%s, %s head, %.2f M parameters, on the %s device (%s): %d x %d sequences of up to %d "
+           "tokens,\ndropout %g%s; %d steps after %d; ZenFlow: topk_ratio %g, select_interval %d, "
+           "apply_lag %d\n"
+           "its own limits: copy %.1f GB/s, product of %d x %d matrices %.2f TFLOP/s\n"
+           "down, up, moved: a step's traffic with the host, in model sizes of %.3f GB (bf16); "
+           "stall: share of the time\n\n",
+           o->preset, o->head, t->model_size / 2e6, job->device->name,
+           dtype_name(job->device->dtype), job->micro_batches, job->n_seqs, job->data.max_length,
+           (double)job->config.resid_pdrop, job->recompute ? ", gradient checkpointing" : "",
+           job->steps, job->warm_up, o->config.zenflow.topk_ratio,
+           o->config.zenflow.select_interval, o->config.zenflow.apply_lag, t->rates.copy * 1e-9,
+           t->rates.side, t->rates.side, t->rates.product * 1e-12, t->model_size / GIGABYTE);
+    print_heading();
+}
+
+/* The most memory that this process has held at a time, in bytes; 0 where the system does not say.
+ */
+static double process_peak(void)
+{
+    char line[256];
+    double kilobytes = 0;
+    FILE *file = fopen("/proc/self/status", "r");
+    while (file && fgets(line, sizeof line, file))
+        if (strncmp(line, "VmHWM:", 6) == 0)
+            kilobytes = strtod(line + 6, NULL);
+    if (file)
+        fclose(file);
+    return kilobytes * 1024;
+}
+
+static bool write_json(const struct options *o, const struct train_job *job, const struct table *t,
+                       struct zf_error *err)
+{
+    json_t *root = json_pack(
+        "{s:s, s:s, s:s, s:i, s:i, s:i, s:i, s:f, s:f, s:f, s:f, s:i, s:f, s:f, s:O}", "preset",
+        o->preset, "head", o->head, "device", job->device->name, "sequences", job->n_seqs,
+        "micro_batches", job->micro_batches, "max_length", job->data.max_length, "warm_up",
+        job->warm_up, "dropout", (double)job->config.resid_pdrop, "topk_ratio",
+        o->config.zenflow.topk_ratio, "model_bytes", t->model_size, "process_peak_bytes",
+        process_peak(), "product_side", t->rates.side, "copy_bytes_per_second", t->rates.copy,
+        "product_flops_per_second", t->rates.product, "methods", t->lines);
+    bool ok = json_write(o->json, root, 9, err);
+    json_decref(root);
+    return ok;
+}
+
+/* A plan's machine has its own. */
+static struct bench_rates rates_of(const struct options *o, const struct train_job *job)
+{
+    const struct plan *plan = job->device->plan;
+    if (!plan)
+        return bench_measure_rates(job->device, o->probe, 5);
+    return (struct bench_rates){plan_machine(plan)->memory_rate, plan_machine(plan)->product_rate,
+                                0};
+}
+
+static bool measure(const struct options *o, struct train_job *job, struct zf_error *err)
+{
+    enum train_kind kind;
+    if (!find_method(o, &kind, err))
+        return false;
+    struct param_table params = gpt_param_table(&job->config);
+    struct table t = {rates_of(o, job), 2 * (double)params.n_parameters, comm_size(job->comm),
+                      json_array()};
+    bool first = comm_rank(job->comm) == 0;
+    params_free(&params);
+    if (first)
+        announce(o, job, &t);
+    bool ok = true;
+    for (int i = 0; ok && i < TRAIN_N_KINDS; i++)
+        if (o->compare || i == (int)kind)
+            ok = measure_method(o, job, i, &t, err);
+    ok = ok && (!o->json || !first || write_json(o, job, &t, err));
+    json_decref(t.lines);
+    return ok;
+}
+
+/* The device and the ranks: those that are there, or planned ones. */
+static bool open_device(const struct options *o, struct train_job *job, struct zf_error *err)
+{
+    struct machine machine;
+    if (!o->plan) {
+        job->comm = comm_create();
+        int threads = o->threads ? o->threads : comm_core_threads(job->comm);
+        job->device = bench_device("train", o->device, threads, err);
+        return job->device;
+    }
+    if (!machine_load(&machine, o->plan, err))
+        return false;
+    job->comm = comm_create_planned(o->ranks, (int)machine.ranks_per_host);
+    job->device = device_plan_create(&machine, o->ranks, &PLAN_GRADIENTS);
+    return true;
+}
+
+static void close_device(struct train_job *job)
+{
+    if (job->comm)
+        comm_destroy(job->comm);
+    if (job->device && job->device->plan)
+        device_plan_destroy(job->device);
+}
+
+static bool prepare_and_measure(struct options *o, struct zf_error *err)
+{
+    const struct config *c = &o->config;
+    struct train_job job = {.n_seqs = c->per_device_train_batch_size,
+                            .micro_batches = c->gradient_accumulation_steps,
+                            .warm_up = o->warm_up,
+                            .steps = o->steps,
+                            .recompute = c->gradient_checkpointing,
+                            .lr = (float)c->learning_rate};
+    int n = 1, *lengths = NULL;
+    if (!configure_model(o, &job.config, err) ||
+        (o->lengths && !(lengths = read_lengths(o->lengths, &job.config, &n, err))))
+        return false;
+    bool ok =
+        open_device(o, &job, err) &&
+        (!o->trace || (job.trace = trace_create(o->trace, job.comm, job.device, err)) != NULL);
+    if (ok) {
+        o->config.bf16 |= job.device->dtype == DTYPE_BF16;
+        train_data_make(&job, lengths ? lengths : &o->length, n, SEED);
+        ok = measure(o, &job, err);
+        dataset_free(&job.data);
+    }
+    trace_destroy(job.trace);
+    close_device(&job);
+    free(lengths);
+    return ok;
+}
+
+/* The options' defaults, where they are not the configuration's. */
+static void set_defaults(struct options *o)
+{
+    struct config *c = &o->config;
+    config_defaults(c, 1);
+    c->per_device_train_batch_size = 8;
+    c->gradient_accumulation_steps = 1;
+    c->learning_rate = 1e-4;
+    c->zenflow.topk_ratio = 0.05;
+    c->zenflow.select_strategy = ZENFLOW_SELECT_STEP;
+    c->zenflow.select_interval = 16;
+    c->zenflow.update_interval = 4;
+    c->zenflow.overlap_step = true;
+}
+
+bool bench_train(int argc, char **argv, struct zf_error *err)
+{
+    struct options o = {.preset = "gpt2",
+                        .head = "lm",
+                        .device = "auto",
+                        .method = "resident",
+                        .accumulate = "device",
+                        .ranks = 1,
+                        .length = 128,
+                        .steps = 20,
+                        .warm_up = 8,
+                        .dropout = -1};
+    set_defaults(&o);
+    bool ok = bench_options_read(&options_of_train, argc, argv, &o, &o.help, err) &&
+              (o.help || prepare_and_measure(&o, err));
+    config_free(&o.config);
+    return ok;
+}

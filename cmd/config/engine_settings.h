@@ -1,0 +1,12 @@
+/* From the configuration to the engine's: which of its named points is meant. */
+#ifndef ZF_CMD_CONFIG_ENGINE_SETTINGS_H
+#define ZF_CMD_CONFIG_ENGINE_SETTINGS_H
+
+#include "cmd/config/config.h"
+#include "offload/engine/engine.h"
+
+/* zero_optimization.zenflow: ZenFlow; else offload_optimizer.device "cpu": ZeRO-Offload; else AdamW
+ * with all state on the device. To be called after config_resolve_steps. */
+struct engine_config engine_settings(const struct config *c, struct trace *trace);
+
+#endif

@@ -1,0 +1,199 @@
+/* The table for people: --help and --print_config; and config_write. */
+#include "cmd/config/table.h"
+#include "data/alloc.h"
+#include "data/file.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+#define HELP_COLUMN 34
+#define HELP_WIDTH  100
+
+/* Prints text from `column` on, broken between words; starts where the line is now. */
+static void print_wrapped(FILE *out, const char *text, int at)
+{
+    if (at >= HELP_COLUMN - 1) {
+        fputc('\n', out);
+        at = 0;
+    }
+    fprintf(out, "%*s", HELP_COLUMN - at, "");
+    at = HELP_COLUMN;
+    while (*text) {
+        int word = (int)strcspn(text, " ");
+        if (at > HELP_COLUMN && at + 1 + word > HELP_WIDTH) {
+            fprintf(out, "\n%*s", HELP_COLUMN, "");
+            at = HELP_COLUMN;
+        }
+        at += fprintf(out, "%s%.*s", at > HELP_COLUMN ? " " : "", word, text);
+        text += word + (text[word] == ' ');
+    }
+    fputc('\n', out);
+}
+
+static const char *placeholder(const struct config_key *key)
+{
+    switch (key->type) {
+    case CONFIG_BOOL:
+        return "true|false";
+    case CONFIG_INT:
+        return "N";
+    case CONFIG_REAL:
+        return "X";
+    case CONFIG_CHOICE:
+        return key->choices;
+    default:
+        return "TEXT";
+    }
+}
+
+/* The other names of a row's field, after "; also "; those that differ by their block alone (seed)
+ * are one option. */
+static void add_second_names(const struct config_key *key, char *text, size_t size)
+{
+    const char *before = "; also ";
+    for (int i = 0; i < config_table_rows; i++) {
+        const struct config_key *other = &config_table[i];
+        bool first_of_pair = other->type == CONFIG_PAIR && config_primary(other) + 1 == key;
+        if (!other->same_as || (config_primary(other) != key && !first_of_pair) ||
+            strcmp(config_option_name(other), config_option_name(key)) == 0)
+            continue;
+        size_t n = strlen(text);
+        snprintf(text + n, size - n, "%s%s", before, config_option_name(other));
+        before = ", ";
+    }
+}
+
+static void print_key(FILE *out, const struct config_key *key)
+{
+    char text[512];
+    int n = snprintf(text, sizeof text, "%s", key->help);
+    if (key->standard)
+        snprintf(text + n, sizeof text - (size_t)n, " (%s)", key->standard);
+    add_second_names(key, text, sizeof text);
+    int at = fprintf(out, "  --%s %s", config_option_name(key), placeholder(key));
+    print_wrapped(out, text, at);
+}
+
+void config_print_help(FILE *out)
+{
+    fprintf(
+        out,
+        "Usage: zf-train [--config FILE] [--option value] ...\n"
+        "       mpirun -n RANKS zf-train ...\n\n"
+        "Fine-tunes GPT models on GLUE tasks, or on plain text. FILE is a DeepSpeed JSON with one\n"
+        "more block, \"training_arguments\", in Hugging Face names; every key of either is an\n"
+        "option too, and an option outranks FILE. Defaults stand in parentheses. true may be left\n"
+        "out, and --no_NAME is --NAME false.\n\n"
+        "  --config FILE                   the configuration file; also --deepspeed\n"
+        "  --print_config                  show the configuration and where each value comes from\n"
+        "  --help, --version               show this, or the version\n");
+    for (int i = 0; i < config_table_rows; i++)
+        if (config_table[i].type == CONFIG_HEADING)
+            fprintf(out, "\n%s\n", config_table[i].help);
+        else if (!config_table[i].same_as)
+            print_key(out, &config_table[i]);
+    fprintf(out,
+            "\nOther keys of DeepSpeed and Transformers are accepted with a warning where they "
+            "have no meaning\nhere, and refused where the run would not be what they ask for.\n");
+}
+
+/* False for keys of a block that is not in use. */
+static bool counts(const struct config *c, const struct config_key *key)
+{
+    const char *name = config_primary(key)->name;
+    if (strncmp(name, "scheduler.params.", 17) == 0)
+        return config_scheduler_takes(c->scheduler.type, name);
+    if (strncmp(name, "zero_optimization.zenflow.", 26) == 0)
+        return c->zenflow.enabled || strcmp(name + 26, "enabled") == 0;
+    return true;
+}
+
+static void print_origin(FILE *out, const struct config_origin *origin,
+                         const struct config_key *key)
+{
+    static const char *const levels[] = {"default", "auto"};
+    const char *other = origin->by && origin->by != key ? config_option_name(origin->by) : NULL;
+    if (origin->level == LEVEL_OPTION)
+        fprintf(out, "--%s\n", config_option_name(origin->by));
+    else if (origin->level == LEVEL_FILE)
+        fprintf(out, "%s:%d%s%s%s\n", origin->file, origin->line, other ? " (" : "",
+                other ? other : "", other ? ")" : "");
+    else
+        fprintf(out, "%s\n", levels[origin->level]);
+}
+
+void config_print(const struct config *c, FILE *out)
+{
+    for (int i = 0; i < config_table_rows; i++) {
+        const struct config_key *key = &config_table[i];
+        if (key->type == CONFIG_HEADING)
+            fprintf(out, "%s# %s\n", i ? "\n" : "", key->help);
+        if (key->type == CONFIG_HEADING || key->same_as || !counts(c, key))
+            continue;
+        json_t *value = config_value(c, key);
+        char *text = value ? config_dump(value, 0) : zf_strdup("null");
+        fprintf(out, "%-50s = %-20s # ", config_option_name(key), text);
+        print_origin(out, &c->origins[i], key);
+        free(text);
+        json_decref(value);
+    }
+}
+
+/* The name under which a field is written: DeepSpeed's if there is one. */
+static bool is_written(const struct config *c, const struct config_key *key)
+{
+    static const char *const settled[] = {"lr_scheduler_type", "warmup_ratio", "warmup_steps"};
+    const char *name = config_option_name(config_primary(key));
+    if (key->type == CONFIG_HEADING || !counts(c, key))
+        return false;
+    if (key->same_as)
+        return strncmp(key->name, CONFIG_ARGUMENTS, strlen(CONFIG_ARGUMENTS)) != 0;
+    for (int i = 0; i < 3; i++) /* the scheduler block says it all */
+        if (c->scheduler.type != DS_SCHEDULER_NONE && strcmp(name, settled[i]) == 0)
+            return false;
+    for (int i = 0; i < config_table_rows; i++) {
+        const struct config_key *other = &config_table[i];
+        bool second_of_pair = other->type == CONFIG_PAIR && config_primary(other) + 1 == key;
+        if ((second_of_pair || (other->same_as && config_primary(other) == key)) &&
+            is_written(c, other))
+            return false;
+    }
+    return true;
+}
+
+/* Puts a value into nested objects by its key path; takes the reference. */
+static void put(json_t *root, const char *path, json_t *value)
+{
+    const char *dot = strchr(path, '.');
+    if (!dot) {
+        json_object_set_new(root, path, value);
+        return;
+    }
+    char *name = zf_format("%.*s", (int)(dot - path), path);
+    if (!json_object_get(root, name))
+        json_object_set_new(root, name, json_object());
+    put(json_object_get(root, name), dot + 1, value);
+    free(name);
+}
+
+bool config_write(const struct config *c, const char *path, struct zf_error *err)
+{
+    json_t *root = json_object();
+    for (int arguments = 0; arguments < 2; arguments++) /* DeepSpeed's keys first */
+        for (int i = 0; i < config_table_rows; i++) {
+            const struct config_key *key = &config_table[i];
+            json_t *value = NULL;
+            if (key->name && (config_option_name(key) != key->name) == arguments &&
+                is_written(c, key))
+                value = config_value(c, key);
+            if (value)
+                put(root, key->name, value);
+        }
+    char *text = config_dump(root, JSON_INDENT(2));
+    json_decref(root);
+    char *lines = zf_format("%s\n", text);
+    bool ok = file_write(path, lines, strlen(lines), err);
+    free(lines);
+    free(text);
+    return ok;
+}

@@ -1,0 +1,215 @@
+#include "cmd/config/table.h"
+
+#include <float.h>
+#include <limits.h>
+
+#define ABOVE_0 DBL_MIN
+#define BELOW_1 (1 - DBL_EPSILON / 2)
+#define NO_END  DBL_MAX
+
+#define FIELD(field)  offsetof(struct config, field)
+#define HEADING(text) .type = CONFIG_HEADING, .help = text
+
+/* A key of training_arguments, whose field has its name. */
+#define ARG(key)                   .name = CONFIG_ARGUMENTS #key, .offset = FIELD(key)
+#define ARG_BOOL(key, value, text) ARG(key), .type = CONFIG_BOOL, .standard = value, .help = text
+#define ARG_INT(key, value, low, text)                                                             \
+    ARG(key), .type = CONFIG_INT, .standard = value, .min = low, .max = INT_MAX, .help = text
+#define ARG_REAL(key, value, low, high, text)                                                      \
+    ARG(key), .type = CONFIG_REAL, .standard = value, .min = low, .max = high, .help = text
+#define ARG_TEXT(key, text) ARG(key), .type = CONFIG_STRING, .help = text
+#define ARG_CHOICE(key, list, value, text)                                                         \
+    ARG(key), .type = CONFIG_CHOICE, .choices = list, .standard = value, .help = text
+
+/* A key of DeepSpeed's. */
+#define DS_BOOL(path, field, value, text)                                                          \
+    .name = path, .offset = FIELD(field), .type = CONFIG_BOOL, .standard = value, .help = text
+#define DS_NUMBER(kind, path, field, value, low, high, text)                                       \
+    .name = path, .offset = FIELD(field), .type = kind, .standard = value, .min = low,             \
+    .max = high, .help = text
+#define DS_NUMBER_OR(other, kind, path, field, value, low, high, text)                             \
+    .name = path, .offset = FIELD(field), .type = kind, .standard = value, .min = low,             \
+    .max = high, .word = other, .help = text
+#define DS_TEXT(path, field, value, text)                                                          \
+    .name = path, .offset = FIELD(field), .type = CONFIG_STRING, .standard = value, .help = text
+#define DS_CHOICE(path, field, list, value, text)                                                  \
+    .name = path, .offset = FIELD(field), .type = CONFIG_CHOICE, .choices = list,                  \
+    .standard = value, .help = text
+
+/* A second name. */
+#define SAME(path, key) .name = path, .type = CONFIG_SAME, .same_as = CONFIG_ARGUMENTS key
+
+#define ZERO  "zero_optimization."
+#define ZENF  ZERO "zenflow."
+#define SCHED "scheduler.params."
+
+const struct config_key config_table[] = {
+    {HEADING("Model and data")},
+    {ARG_TEXT(model_name_or_path,
+              "folder of the model to fine-tune: config.json, model.safetensors "
+              "and its tokenizer")},
+    {ARG_TEXT(config_name, "instead of a model, random initialisation: a preset's name (gpt, gpt2, "
+                           "...) or a folder with config.json")},
+    {ARG_TEXT(tokenizer_name, "folder of the tokenizer; default: the model's")},
+    {ARG_BOOL(ignore_mismatched_sizes, "false",
+              "a model's score head for another number of labels is replaced by a new one")},
+    {ARG_TEXT(task_name, "cola, sst2, mrpc, stsb, qqp, mnli, qnli, rte, wnli, or lm for language "
+                         "modelling on plain text")},
+    {ARG_TEXT(data_dir,
+              "folder of the task's GLUE files, or the one that holds the tasks' folders")},
+    {ARG_TEXT(train_file, "training data, in place of data_dir's; for lm a text file")},
+    {ARG_TEXT(validation_file, "evaluation data, in place of data_dir's; for lm a text file")},
+    {ARG_TEXT(test_file, "data to predict, in place of data_dir's")},
+    {ARG_INT(max_seq_length, "128", 1, "longest sequence in tokens; longer ones are cut")},
+    {ARG_INT(max_train_samples, NULL, 1, "use only the first N training examples")},
+    {ARG_INT(max_eval_samples, NULL, 1, "use only the first N evaluation examples")},
+    {ARG_INT(max_predict_samples, NULL, 1, "use only the first N examples to predict")},
+    {ARG_REAL(embd_pdrop, NULL, 0, BELOW_1, "dropout after the embeddings; default: the model's")},
+    {ARG_REAL(attn_pdrop, NULL, 0, BELOW_1, "dropout of attention; default: the model's")},
+    {ARG_REAL(resid_pdrop, NULL, 0, BELOW_1, "dropout before residual sums; default: the model's")},
+
+    {HEADING("What to do")},
+    {ARG_BOOL(do_train, "true", "train; where do_eval or do_predict is given without it: false")},
+    {ARG_BOOL(do_eval, "true",
+              "evaluate on the dev split at the end; where do_train or do_predict is given without "
+              "it: false, but with eval_strategy")},
+    {ARG_BOOL(do_predict, "false", "predict the test split, in GLUE's submission format")},
+    {ARG_TEXT(output_dir, "folder for the model, results, log and checkpoints")},
+    {ARG_BOOL(overwrite_output_dir, "false", "replace what output_dir holds")},
+    {ARG_TEXT(resume_from_checkpoint, "a checkpoint's folder, or latest (or true) for the last one "
+                                      "in output_dir"),
+     .word = "latest"},
+    {ARG_INT(seed, "42", 0, "seed of initialisation, shuffling and dropout")},
+    {SAME("seed", "seed")},
+    {ARG_CHOICE(device, "auto|cpu|cuda", "auto", "what computes; auto: a GPU if there is one")},
+    {ARG_BOOL(use_cpu, "false", "the same as device cpu")},
+    {SAME(CONFIG_ARGUMENTS "no_cuda", "use_cpu")},
+    {ARG_INT(num_threads, "0", 0, "threads of each rank; 0: its share of the cores")},
+    {ARG_BOOL(bf16, "false", "parameters in bf16, with fp32 masters; always so on a GPU")},
+    {SAME("bf16.enabled", "bf16")},
+    {ARG_TEXT(plan, "train nothing: simulate steps on this machine (a file, or a name in "
+                    "configs/machines) and tell their memory, time and traffic")},
+    {ARG_INT(plan_ranks, "1", 1, "ranks of a plan")},
+
+    {HEADING("Batches")},
+    {DS_NUMBER_OR("auto", CONFIG_INT, "train_batch_size", train_batch_size, NULL, 1, INT_MAX,
+                  "examples in an optimizer step: the product of the next two and the ranks")},
+    {ARG_INT(per_device_train_batch_size, "8", 1, "examples in a rank's micro-batch")},
+    {SAME("train_micro_batch_size_per_gpu", "per_device_train_batch_size")},
+    {ARG_INT(gradient_accumulation_steps, "1", 1, "micro-batches in an optimizer step")},
+    {SAME("gradient_accumulation_steps", "gradient_accumulation_steps")},
+    {ARG_INT(per_device_eval_batch_size, "8", 1, "examples in a rank's batch of evaluation")},
+    {ARG_BOOL(
+        gradient_checkpointing, "false",
+        "keep less of forward and compute it again in backward: less memory, the same result")},
+    {SAME(CONFIG_ARGUMENTS "activation_checkpointing", "gradient_checkpointing")},
+
+    {HEADING("Optimizer")},
+    {DS_CHOICE("optimizer.type", optimizer_type, "AdamW|Adam", "AdamW",
+               "the only two, in any case")},
+    {DS_BOOL("optimizer.params.adam_w_mode", adam_w_mode, "true",
+             "false, with Adam: weight decay is added to the gradient")},
+    {ARG_REAL(learning_rate, "5e-5", 0, NO_END, "peak learning rate")},
+    {SAME("optimizer.params.lr", "learning_rate")},
+    {ARG_REAL(weight_decay, "0", 0, NO_END, "weight decay, on all but biases and norms")},
+    {SAME("optimizer.params.weight_decay", "weight_decay")},
+    {ARG_REAL(adam_beta1, "0.9", 0, BELOW_1, "decay of the first moment")},
+    {ARG_REAL(adam_beta2, "0.999", 0, BELOW_1, "decay of the second moment")},
+    {.name = "optimizer.params.betas",
+     .type = CONFIG_PAIR,
+     .same_as = CONFIG_ARGUMENTS "adam_beta1",
+     .expected = "two numbers in brackets, each from 0 to below 1"},
+    {ARG_REAL(adam_epsilon, "1e-8", 0, NO_END, "added to the second moment's root")},
+    {SAME("optimizer.params.eps", "adam_epsilon")},
+    {ARG_REAL(max_grad_norm, "1.0", 0, NO_END, "greatest norm of the gradient; 0: no clipping")},
+    {SAME("gradient_clipping", "max_grad_norm")},
+
+    {HEADING("Length and learning rate")},
+    {ARG_REAL(num_train_epochs, "3.0", ABOVE_0, NO_END, "passes over the data; may be a fraction")},
+    {ARG_INT(max_steps, "-1", -1, "optimizer steps, in place of num_train_epochs; -1: not given"),
+     .expected = "a whole number of steps, or -1 for as many as num_train_epochs has"},
+    {ARG_CHOICE(lr_scheduler_type, "linear|cosine|constant|constant_with_warmup", "linear",
+                "how the learning rate goes after warm-up")},
+    {ARG_REAL(warmup_ratio, "0", 0, 1, "share of all steps that warm up linearly")},
+    {ARG_INT(warmup_steps, "0", 0, "steps that warm up, in place of warmup_ratio if above 0")},
+    {DS_CHOICE("scheduler.type", scheduler.type, "none|WarmupLR|WarmupDecayLR|WarmupCosineLR",
+               "none", "DeepSpeed's schedulers, in place of lr_scheduler_type")},
+    {DS_CHOICE(SCHED "warmup_type", scheduler.warmup_type, "log|linear", "log",
+               "how the rate rises")},
+    {DS_NUMBER_OR("auto", CONFIG_INT, SCHED "warmup_num_steps", scheduler.warmup_num_steps, "1000",
+                  1, INT_MAX, "steps that warm up; auto: warmup_steps or warmup_ratio")},
+    {DS_NUMBER_OR("auto", CONFIG_INT, SCHED "total_num_steps", scheduler.total_num_steps, NULL, 1,
+                  INT_MAX, "steps until the rate is down; auto: the run's")},
+    {DS_NUMBER_OR("auto", CONFIG_REAL, SCHED "warmup_min_lr", scheduler.warmup_min_lr, "0", 0,
+                  NO_END, "WarmupLR, WarmupDecayLR: the first rate")},
+    {DS_NUMBER_OR(
+        "auto", CONFIG_REAL, SCHED "warmup_max_lr", scheduler.warmup_max_lr, "0.001", 0, NO_END,
+        "WarmupLR, WarmupDecayLR: the peak; auto, and WarmupLR's default: learning_rate")},
+    {DS_NUMBER(CONFIG_REAL, SCHED "warmup_min_ratio", scheduler.warmup_min_ratio, "0", 0, 1,
+               "WarmupCosineLR: the first rate as a share of learning_rate")},
+    {DS_NUMBER(CONFIG_REAL, SCHED "cos_min_ratio", scheduler.cos_min_ratio, "0.0001", 0, 1,
+               "WarmupCosineLR: the last rate as a share of learning_rate")},
+
+    {HEADING("Reports, evaluation while training, checkpoints")},
+    {ARG_INT(logging_steps, "500", 1, "steps between lines of the log")},
+    {SAME("steps_per_print", "logging_steps")},
+    {ARG_BOOL(logging_first_step, "false", "log the first step too")},
+    {ARG_BOOL(disable_tqdm, "false", "no live progress line")},
+    {ARG_TEXT(trace, "file for a timeline of device, link and host workers, for ui.perfetto.dev")},
+    {ARG_CHOICE(eval_strategy, "no|steps|epoch", "no",
+                "evaluate while training; steps where eval_steps is given")},
+    {SAME(CONFIG_ARGUMENTS "evaluation_strategy", "eval_strategy")},
+    {ARG_INT(eval_steps, NULL, 1, "steps between evaluations; default: logging_steps")},
+    {ARG_CHOICE(save_strategy, "no|steps|epoch", "steps", "when to write a checkpoint")},
+    {ARG_INT(save_steps, "500", 1, "steps between checkpoints")},
+    {ARG_INT(save_total_limit, NULL, 1, "keep the last N checkpoints; default: all")},
+    {ARG_BOOL(load_best_model_at_end, "false", "end with the checkpoint that evaluated best")},
+    {ARG_TEXT(metric_for_best_model, "what is best: loss (default) or a metric of the task")},
+    {ARG_BOOL(greater_is_better, NULL, "default: unless the metric is a loss or perplexity")},
+    {DS_BOOL("csv_monitor.enabled", csv_monitor.enabled, "false", "write the log as CSV files")},
+    {DS_TEXT("csv_monitor.output_path", csv_monitor.output_path, NULL,
+             "their folder; default: output_dir")},
+    {DS_TEXT("csv_monitor.job_name", csv_monitor.job_name, "DeepSpeedJobName",
+             "the folder in it that this run makes")},
+
+    {HEADING("Where optimizer state lives")},
+    {.name = ZERO "stage",
+     .offset = FIELD(zero_stage),
+     .type = CONFIG_INT,
+     .standard = "0",
+     .max = 2,
+     .expected = "0, 1 or 2 (partitioning the parameters, stage 3, is not available)",
+     .help = "1 and 2 divide optimizer state over the ranks"},
+    {DS_CHOICE(ZERO "offload_optimizer.device", offload_optimizer, "none|cpu", "none",
+               "cpu: optimizer state in host memory, updated there")},
+    {DS_BOOL(ZENF "enabled", zenflow.enabled, "false", "true also where the block has any key")},
+    {DS_NUMBER(CONFIG_REAL, ZENF "topk_ratio", zenflow.topk_ratio, "0.1", 0, 1,
+               "share of each matrix's channels that the device updates in every step")},
+    {DS_CHOICE(
+        ZENF "select_strategy", zenflow.select_strategy, "auto|step|epoch", "auto",
+        "when important channels are chosen again; auto: every epoch, or earlier if needed")},
+    {DS_NUMBER_OR("auto", CONFIG_INT, ZENF "select_interval", zenflow.select_interval, "auto", 1,
+                  INT_MAX, "steps or epochs between choices, with step and epoch")},
+    {DS_NUMBER_OR("auto", CONFIG_INT, ZENF "update_interval", zenflow.update_interval, "auto", 1,
+                  INT_MAX, "steps that the host's update of the other channels covers")},
+    {DS_BOOL(ZENF "overlap_step", zenflow.overlap_step, "false",
+             "the host updates while the device goes on")},
+    {DS_BOOL(ZENF "offload", zenflow.offload, "false",
+             "the important channels' state stays on the host between steps")},
+    {DS_NUMBER(CONFIG_REAL, ZENF "auto_ratio", zenflow.auto_ratio, "0.99", 0, 1,
+               "share of matrices that must be due before an automatic update")},
+    {DS_NUMBER(CONFIG_INT, ZENF "full_warm_up_rounds", zenflow.full_warm_up_rounds, "0", 0, INT_MAX,
+               "steps at the start that update every channel")},
+    {DS_NUMBER(CONFIG_REAL, ZENF "pt_reserved_cores_perc", zenflow.pt_reserved_cores_perc, "0.5", 0,
+               1, "share of the rank's cores that the host's workers leave alone")},
+    {DS_BOOL(ZENF "stagger", zenflow.stagger, "true",
+             "close one group's window each step, not all at once")},
+    {DS_NUMBER(CONFIG_INT, ZENF "apply_lag", zenflow.apply_lag, "1", 0, INT_MAX,
+               "steps until an update of the host is visible; 0 without overlap_step")},
+    {DS_CHOICE(ZENF "accumulate", zenflow.accumulate, "auto|device|host", "auto",
+               "where deferred gradients are summed; auto: on the device if they fit")},
+    {DS_NUMBER_OR("sqrt", CONFIG_REAL, ZENF "deferred_lr_scale", zenflow.deferred_lr_scale, "1.0",
+                  ABOVE_0, NO_END,
+                  "learning rate of deferred updates as a multiple; sqrt: of the steps covered")},
+};
+const int config_table_rows = sizeof config_table / sizeof *config_table;

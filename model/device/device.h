@@ -1,0 +1,78 @@
+/* A device: memory, copies, streams and events, and the table of operators that run on it.
+ *
+ * Work given to a stream runs in order; work on two streams is ordered by events alone. On the CPU
+ * device a stream runs its work inline, on OpenMP threads. */
+#ifndef ZF_MODEL_DEVICE_DEVICE_H
+#define ZF_MODEL_DEVICE_DEVICE_H
+
+#include "data/error.h"
+#include "data/safetensors.h"
+
+#include <stdbool.h>
+#include <stddef.h>
+
+struct ops;
+struct plan;
+struct stream;
+struct event;
+
+struct device {
+    const char *name; /* "cpu", "cuda" */
+    const struct ops *ops;
+    enum dtype dtype;       /* of parameters and activations: F32 on the CPU device, BF16 on CUDA */
+    bool unified;           /* device memory is host memory: the host may look into it */
+    struct stream *compute; /* the stream that forward and backward run on */
+    struct plan *plan;      /* of a device that only counts (model/plan/plan.h), whose arrays have
+                               no bytes; NULL of all others */
+
+    /* Takes device memory of so many bytes in one piece, which allocate() then hands out until all
+     * of that is released. Fails where there is not so much. The CPU device does nothing. */
+    bool (*reserve)(size_t bytes, struct zf_error *err);
+    /* Whether its operators take models of this shape; NULL: of any. */
+    bool (*takes_shape)(int n_embd, int head_dim, struct zf_error *err);
+    /* Device memory, 256-byte aligned, not initialised. What a plan (model/device/arena.h) has
+     * reserved comes out of one piece. Ends the program with a sentence where there is none left.
+     */
+    void *(*allocate)(size_t bytes);
+    void (*release)(void *memory);
+    size_t (*free_bytes)(void);           /* of device memory, as of now */
+    void *(*allocate_host)(size_t bytes); /* host memory that copies to and from at full speed */
+    void (*release_host)(void *memory);
+
+    struct stream *(*stream_create)(void);
+    void (*stream_destroy)(struct stream *stream);
+    void (*stream_wait)(struct stream *stream); /* the host waits until the stream is empty */
+    struct event *(*event_create)(void);
+    void (*event_destroy)(struct event *event);
+    void (*event_record)(struct event *event, struct stream *stream);
+    void (*event_order)(struct stream *stream, struct event *event); /* the stream waits for it */
+    void (*event_wait)(struct event *event);                         /* the host waits for it */
+    /* An event that notes the time when the stream gets there. Of such: whether it has passed; and
+     * the seconds from one to another that both have passed, of any streams. */
+    struct event *(*event_create_timed)(void);
+    bool (*event_passed)(struct event *event);
+    double (*event_elapsed)(struct event *from, struct event *to);
+    /* Calls function(argument) on the host when the stream gets there: on another thread perhaps,
+     * one call at a time. The function does not use the device. */
+    void (*stream_call)(struct stream *stream, void (*function)(void *), void *argument);
+
+    /* Copies in any direction, host to device, device to host, within the device. Ordinary host
+     * memory is read before the call returns, or written before it returns (the host waits); memory
+     * of allocate_host is read or written when the stream gets there. */
+    void (*copy)(struct stream *stream, void *dst, const void *src, size_t bytes);
+    void (*zero)(struct stream *stream, void *dst, size_t bytes);
+};
+
+/* A CUDA device of compute capability 8.0 or newer, by its number among those that are visible.
+ * Fails where this build has no CUDA, or the machine no such device. */
+struct device *device_cuda(int ordinal, struct zf_error *err);
+/* How many CUDA devices this machine has; 0 where the build has no CUDA. */
+int device_cuda_count(void);
+/* The cudaStream_t of a CUDA device's stream, for libraries that take one. */
+void *device_cuda_stream(struct stream *stream);
+/* The CPU device. `n_threads` OpenMP threads, 0: as the environment says. Never fails. */
+struct device *device_cpu(int n_threads);
+/* What computes its matrix products: library, version, and the instructions that it uses. */
+const char *device_cpu_products(void);
+
+#endif

@@ -1,0 +1,67 @@
+/* Many matrices at once: a table of matrices in device memory, on which the engine's operators work
+ * (model/device/ops.h). A step over a model's parameters is then a few operators, however many
+ * parameters there are. This header tells what a table holds and which part of it an operator is
+ * given. */
+#ifndef ZF_MODEL_DEVICE_MATRIX_BATCH_H
+#define ZF_MODEL_DEVICE_MATRIX_BATCH_H
+
+#include "model/device/device.h"
+#include "model/device/row_groups.h"
+
+#include <stdint.h>
+
+/* Operators number what they work on through a whole table, so that threads share it evenly. A row
+ * is cut into pieces of so many columns; the last of a row is shorter. */
+#define ROW_PIECE 512
+/* A task of norms is NORM_ROWS rows; or a single one, where it has so many columns or more. */
+#define NORM_ROWS     8
+#define NORM_LONG_ROW 4096
+
+/* A range of a matrix's rows, which are channels. Arrays are in device memory but where it is said;
+ * one that no operator is asked to use may be NULL. */
+struct matrix_rows {
+    void *values;               /* (n_rows, cols) parameters, of the device's dtype */
+    float *gradient;            /* (n_rows, cols) */
+    float *norms;               /* (n_rows) squared norms of the gradient's rows */
+    const unsigned char *place; /* (n_rows) enum channel_place */
+    float *window;              /* (n_rows, cols) gathered gradients */
+    void *exchange;             /* (n_rows, cols) windows leave and values arrive through it;
+                                   memory of allocate_host */
+    void *staged;               /* (n_rows, cols) gradients leave into it; the same */
+    float *master, *m, *v;      /* (slots, cols) state of AdamW, a row for each slot; master NULL:
+                                   `values` is the fp32 master */
+    int n_rows, cols;
+    struct matrix_part part;          /* which rows they are, for their groups */
+    int decays;                       /* 1: the rule's weight decay applies; 0: it does not */
+    int first_piece, first_norm_task; /* how many the table's matrices before this one have */
+};
+
+/* Consecutive matrices of a table. */
+struct matrix_batch {
+    const struct matrix_rows *matrices; /* (n) device memory */
+    size_t n_elements;
+    int n;
+    int widest; /* most columns of a matrix */
+    int first_piece, n_pieces;
+    int first_norm_task, n_norm_tasks;
+};
+
+/* One channel's AdamW update. */
+struct channel_update {
+    int matrix;       /* in the batch */
+    int slot;         /* where its state is */
+    int row;          /* where its value and gradient are */
+    uint32_t updates; /* how many it has had */
+};
+
+/* Sets first_piece and first_norm_task of a table's matrices. */
+void matrix_batch_number(struct matrix_rows *matrices, int n);
+/* Matrices [first, last) of a table: `matrices` in host memory, numbered, and `table`, its copy in
+ * device memory. */
+struct matrix_batch matrix_batch_part(const struct matrix_rows *matrices,
+                                      const struct matrix_rows *table, int first, int last);
+/* Numbers n matrices and copies them to new device memory, on the compute stream: a batch of all of
+ * them. The caller releases batch.matrices. */
+struct matrix_batch matrix_batch_upload(struct device *device, struct matrix_rows *matrices, int n);
+
+#endif

@@ -1,0 +1,142 @@
+#include "model/device/op_cost.h"
+
+/* Reads the different rows of both tables, writes x. */
+struct op_cost cost_embedding_forward(int element, double n, double distinct, double positions,
+                                      double C)
+{
+    return (struct op_cost){.bytes = element * C * (n + distinct + positions)};
+}
+
+/* Reads dx, adds to the different rows of both fp32 gradients. */
+struct op_cost cost_embedding_backward(int element, double n, double distinct, double positions,
+                                       double C)
+{
+    return (struct op_cost){.bytes = element * n * C + 2 * 4 * C * (distinct + positions)};
+}
+
+/* Reads x and branch, writes x and y, mean and rstd. */
+struct op_cost cost_layernorm_forward(int element, double n, double C, bool branch)
+{
+    return (struct op_cost){.bytes = (branch ? 4 : 3) * element * n * C + 8 * n};
+}
+
+/* Reads dy, x, dx, mean and rstd, writes dx and dbranch. */
+struct op_cost cost_layernorm_backward(int element, double n, double C, bool branch)
+{
+    return (struct op_cost){.bytes = (branch ? 5 : 4) * element * n * C + 8 * n};
+}
+
+/* a: (m, k) and b: (k, n) read, c: (m, n) written, also read where it is added to; with it the
+ * values before the activation, written forward and read backward. */
+struct op_cost cost_matmul(int element, const struct matmul *p)
+{
+    const double m = p->m, n = p->n, k = p->k;
+    double out = p->c_is_f32 ? 4 : element;
+    out += (p->accumulate ? out : 0) + (p->pre ? element : 0) + (p->gradient_of ? element : 0);
+    return (struct op_cost){.bytes = element * (m * k + k * n) + out * m * n,
+                            .flops = 2 * m * n * k};
+}
+
+/* Reads dy: (n, C). */
+struct op_cost cost_bias_backward(int element, double n, double C)
+{
+    return (struct op_cost){.bytes = element * n * C};
+}
+
+/* Two products, q k^T and P v, of 2 FLOPs for each pair and column. Reads q, k, v, writes out and
+ * lse. */
+struct op_cost cost_attention_forward(int element, double n, double pairs, double C, int n_head)
+{
+    return (struct op_cost){.bytes = 4 * element * n * C + 4.0 * n * n_head,
+                            .flops = 4 * pairs * C};
+}
+
+/* Five products: q k^T again, dP = dout v^T, dv, dk and dq. Reads q, k, v, out, dout and lse,
+ * writes dq, dk, dv. */
+struct op_cost cost_attention_backward(int element, double n, double pairs, double C, int n_head)
+{
+    return (struct op_cost){.bytes = 8 * element * n * C + 4.0 * n * n_head,
+                            .flops = 10 * pairs * C};
+}
+
+/* A row of each sequence, read and written. */
+struct op_cost cost_gather_last(int element, double n_seqs, double C)
+{
+    return (struct op_cost){.bytes = 2 * element * n_seqs * C};
+}
+
+/* Writes dx, reads a row of each sequence. */
+struct op_cost cost_scatter_last(int element, double n, double n_seqs, double C)
+{
+    return (struct op_cost){.bytes = element * C * (n + n_seqs)};
+}
+
+/* Reads fp32 logits, writes their gradient. */
+struct op_cost cost_cross_entropy(int element, double n, double classes)
+{
+    return (struct op_cost){.bytes = n * classes * (4 + element)};
+}
+
+/* Reads logits and scores, writes losses and gradients. */
+struct op_cost cost_squared_error(int element, double n)
+{
+    return (struct op_cost){.bytes = (12 + element) * n};
+}
+
+/* Reads the losses. */
+struct op_cost cost_add_sum(double n)
+{
+    return (struct op_cost){.bytes = 4 * n};
+}
+
+struct op_cost cost_convert(int element, double n)
+{
+    return (struct op_cost){.bytes = n * (4 + element)};
+}
+
+/* Reads the gradient, writes a sum a row. */
+struct op_cost cost_row_norms(double elements, double rows)
+{
+    return (struct op_cost){.bytes = 4 * elements + 4 * rows};
+}
+
+/* Reads a sum and a place a row. */
+struct op_cost cost_summarise_norms(double rows)
+{
+    return (struct op_cost){.bytes = 5 * rows};
+}
+
+/* Reads a sum, writes a choice a row. */
+struct op_cost cost_select_rows(double rows)
+{
+    return (struct op_cost){.bytes = 5 * rows};
+}
+
+/* Reads master, m, v and the gradient, writes master, m, v and the parameter. */
+struct op_cost cost_adamw(int element, double elements)
+{
+    return (struct op_cost){.bytes = elements * (28 + element)};
+}
+
+/* Reads gradient and window, writes the window. */
+struct op_cost cost_accumulate_rows(double elements, double fresh)
+{
+    return (struct op_cost){.bytes = 12 * elements - 4 * fresh};
+}
+
+/* Read in fp32, sent. */
+struct op_cost cost_send_rows(int exchange, double elements)
+{
+    return (struct op_cost){.bytes = 4 * elements, .link = exchange * elements};
+}
+
+struct op_cost cost_receive_rows(int element, int exchange, double elements)
+{
+    return (struct op_cost){.bytes = element * elements, .link = exchange * elements};
+}
+
+/* Read and written. */
+struct op_cost cost_copy_rows(double bytes)
+{
+    return (struct op_cost){.bytes = 2 * bytes};
+}

@@ -1,0 +1,48 @@
+/* What operators must move and do, were every array read or written once: the formulas that
+ * zf-bench kernels and the device that only counts (model/plan/) share.
+ *
+ * element: bytes of one of the device's dtype. */
+#ifndef ZF_MODEL_DEVICE_OP_COST_H
+#define ZF_MODEL_DEVICE_OP_COST_H
+
+#include "model/device/ops.h"
+
+struct op_cost {
+    double bytes; /* within device memory */
+    double link;  /* between device and host */
+    double flops; /* of matrix products alone */
+};
+
+/* distinct: different tokens; positions: different positions; forward reads their rows, backward
+ * adds to their fp32 gradients. */
+struct op_cost cost_embedding_forward(int element, double n, double distinct, double positions,
+                                      double C);
+struct op_cost cost_embedding_backward(int element, double n, double distinct, double positions,
+                                       double C);
+struct op_cost cost_layernorm_forward(int element, double n, double C, bool branch);
+struct op_cost cost_layernorm_backward(int element, double n, double C, bool branch);
+struct op_cost cost_matmul(int element, const struct matmul *p);
+struct op_cost cost_bias_backward(int element, double n, double C);
+/* pairs: of tokens that causal attention multiplies, sum over sequences of T (T + 1) / 2. */
+struct op_cost cost_attention_forward(int element, double n, double pairs, double C, int n_head);
+struct op_cost cost_attention_backward(int element, double n, double pairs, double C, int n_head);
+struct op_cost cost_gather_last(int element, double n_seqs, double C);
+struct op_cost cost_scatter_last(int element, double n, double n_seqs, double C);
+struct op_cost cost_cross_entropy(int element, double n, double classes);
+struct op_cost cost_squared_error(int element, double n);
+struct op_cost cost_add_sum(double n);
+struct op_cost cost_convert(int element, double n); /* from_f32, to_f32 */
+
+/* The engine's: elements and rows of the channels that are meant. */
+struct op_cost cost_row_norms(double elements, double rows);
+struct op_cost cost_summarise_norms(double rows);
+struct op_cost cost_select_rows(double rows);
+struct op_cost cost_adamw(int element, double elements);
+/* fresh: of the elements, those whose windows begin and are not read */
+struct op_cost cost_accumulate_rows(double elements, double fresh);
+/* exchange: bytes of an element on the link */
+struct op_cost cost_send_rows(int exchange, double elements);
+struct op_cost cost_receive_rows(int element, int exchange, double elements);
+struct op_cost cost_copy_rows(double bytes);
+
+#endif

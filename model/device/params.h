@@ -1,0 +1,47 @@
+/* The parameter table: every parameter's Hugging Face name, shape and place.
+ *
+ * All parameters of a model lie in one array, gradients in another of the same layout. A matrix is
+ * stored input-major, W[in][out]: a row is an input channel, one contiguous run of memory. */
+#ifndef ZF_MODEL_DEVICE_PARAMS_H
+#define ZF_MODEL_DEVICE_PARAMS_H
+
+#include <stdbool.h>
+#include <stddef.h>
+
+enum param_kind {
+    PARAM_MATRIX, /* weights: rows are channels */
+    PARAM_VECTOR, /* biases and norm gains: 1 row */
+};
+
+struct param {
+    char name[80]; /* "transformer.h.0.attn.c_attn.weight" */
+    enum param_kind kind;
+    int rows, cols;
+    int layer;       /* 0: embeddings; 1..n_layer: blocks; n_layer + 1: final norm and head */
+    bool transposed; /* the checkpoint holds (cols, rows), as nn.Linear does */
+    bool decay;      /* weight decay applies: matrices, but not biases and norms */
+    float init_std;  /* of the random initialisation; 0: zeros, or ones for a norm's gain */
+    bool init_one;
+    size_t offset; /* of its first element, in elements from the start of the array */
+    size_t n_elements;
+};
+
+struct param_table {
+    struct param *params;
+    int n_params;
+    int n_layers;        /* how many values `layer` takes */
+    size_t n_elements;   /* length of the array; offsets are multiples of 64, gaps stay zero */
+    size_t n_parameters; /* the sum of the parameters' own elements */
+};
+
+/* Appends a parameter and places it; weight decay applies to matrices. The pointer is good until
+ * the next one is appended. */
+struct param *params_add(struct param_table *table, const char *name, enum param_kind kind,
+                         int rows, int cols, int layer);
+/* Leaves room for n elements more behind the last parameter; they stay zero. */
+void params_pad(struct param_table *table, size_t n);
+void params_free(struct param_table *table);
+/* By name, or NULL. */
+const struct param *params_find(const struct param_table *table, const char *name);
+
+#endif

@@ -1,0 +1,80 @@
+/* The collectives that the trainer uses, over MPI's ranks: on host memory by MPI, on a device's
+ * memory by NCCL or MPI.
+ *
+ * Alone, without mpirun, the program is one rank and MPI is never initialised: that would cost half
+ * a second of start-up. All ranks call collectives in the same order, with the same sizes and
+ * roots. Sums of floats have the same bits in every run of as many ranks. A failing call ends the
+ * program on all ranks with a sentence. */
+#ifndef ZF_OFFLOAD_COMM_COMM_H
+#define ZF_OFFLOAD_COMM_COMM_H
+
+#include "data/error.h"
+
+#include <stddef.h>
+
+struct comm;
+struct device;
+struct stream;
+
+/* Finds out whether a launcher (mpirun, srun) started this process, and joins its peers. */
+struct comm *comm_create(void);
+/* One rank that knows of no others, whoever started the process. */
+struct comm *comm_create_alone(void);
+/* Rank 0 of so many that are only planned: nobody else is there. Collectives move nothing, and on a
+ * device that only counts (model/plan/plan.h) take the time that they would. Sums are as if all
+ * ranks had this one's values. */
+struct comm *comm_create_planned(int ranks, int ranks_per_host);
+void comm_destroy(struct comm *c);
+
+int comm_rank(const struct comm *c);
+int comm_size(const struct comm *c);
+/* Among the ranks on this machine. */
+int comm_local_rank(const struct comm *c);
+int comm_local_size(const struct comm *c);
+/* Among the ranks on this machine that may run on the same cores: all of them, unless the launcher
+ * bound each to cores of its own. */
+int comm_core_rank(const struct comm *c);
+int comm_core_size(const struct comm *c);
+/* Threads for this rank: OMP_NUM_THREADS, else its share of those cores. */
+int comm_core_threads(const struct comm *c);
+
+void comm_all_reduce_f32(struct comm *c, float *data, size_t n);  /* sums in place */
+void comm_all_reduce_f64(struct comm *c, double *data, size_t n); /* sums in place */
+double comm_max(struct comm *c, double value);                    /* the greatest of all ranks' */
+void comm_broadcast(struct comm *c, void *data, size_t bytes, int root);
+void comm_barrier(struct comm *c);
+
+/* Collectives on a device's memory, in the order of a stream: they begin when what was put on the
+ * stream before them is done, and what is put on it after them sees their result. With one rank
+ * they do nothing. */
+
+/* Chooses how, once, before the functions below; collective. NCCL where each rank of a machine has
+ * a CUDA device of its own, else MPI: straight from memory that is the host's (device->unified),
+ * through pinned host buffers otherwise. The environment's ZF_COMM=mpi rules NCCL out. The device
+ * outlives the communicator; attaching another device replaces the first. */
+void comm_attach(struct comm *c, struct device *device);
+/* "NCCL", "MPI", "MPI through host memory", or "none" with one rank. */
+const char *comm_device_transport(const struct comm *c);
+
+void comm_device_all_reduce(struct comm *c, struct stream *s, float *data, size_t n); /* in place */
+/* Asks for a sum of n floats of all ranks into `result` on rank `root` alone (elsewhere it is not
+ * looked at); data and result stay untouched until comm_device_finish. */
+void comm_device_reduce(struct comm *c, struct stream *s, const float *data, float *result,
+                        size_t n, int root);
+/* What has been asked for begins at the latest now, together. */
+void comm_device_reduce_begin(struct comm *c);
+/* The reductions that were begun, all on this stream, are done in its order. */
+void comm_device_finish(struct comm *c, struct stream *s);
+void comm_device_broadcast(struct comm *c, struct stream *s, void *data, size_t bytes, int root);
+/* In place: rank r's bytes lie at data + offset[r] and end at offset[r + 1]; all get all. */
+void comm_device_all_gather(struct comm *c, struct stream *s, void *data, const size_t *offset);
+
+/* Whether all ranks succeeded. If any did not, every rank's err gets the sentence of the lowest
+ * rank that failed, so that rank 0 can print it once and all can end with status 1. */
+bool comm_all_ok(struct comm *c, bool ok, struct zf_error *err);
+
+/* Ends all ranks at once with status 1, after this one printed the sentence: for a fault that the
+ * others cannot be waiting for. */
+_Noreturn void comm_abort(struct comm *c, const struct zf_error *err);
+
+#endif

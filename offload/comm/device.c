@@ -1,0 +1,471 @@
+/* Collectives on a device's memory, over one of three transports. */
+#include "offload/comm/internal.h"
+
+#include "data/alloc.h"
+#include "data/log.h"
+#include "model/plan/plan.h"
+#include "offload/comm/nccl.h"
+
+#include <assert.h>
+#include <errno.h>
+#include <pthread.h>
+#include <semaphore.h>
+#include <stdatomic.h>
+#include <stdlib.h>
+#include <string.h>
+#include <time.h>
+#include <unistd.h>
+
+#define STAGING_BYTES ((size_t)4 << 20)
+
+enum transport {
+    TRANSPORT_NONE,
+    TRANSPORT_MPI,
+    TRANSPORT_STAGED,
+    TRANSPORT_NCCL,
+    TRANSPORT_PLANNED
+};
+
+struct reduction {
+    const float *data;
+    float *result;
+    size_t n;
+    int root;
+    struct stream *stream;
+};
+
+struct attached {
+    struct device *device;
+    enum transport transport;
+
+    /* TRANSPORT_MPI: reductions that were begun */
+    MPI_Request *requests;
+    int n_requests, requests_capacity;
+
+    /* TRANSPORT_STAGED */
+    char *staging;               /* STAGING_BYTES of pinned host memory */
+    struct event *staging_empty; /* recorded after the last copy out of it */
+    struct reduction *later;     /* (n_later) reductions that wait for comm_device_finish */
+    size_t n_later, later_capacity;
+
+    /* TRANSPORT_NCCL */
+    struct nccl *nccl;
+    bool group_open;
+    atomic_flag failing;
+    pthread_t watch;
+    sem_t watch_ends;
+
+    /* TRANSPORT_PLANNED: what has been asked for and not begun */
+    double asked_bytes;
+    int asked;
+    struct stream *asked_stream;
+};
+
+/* ---- NCCL ---- */
+
+/* Ends the program on all ranks. All ranks see the fault; the lowest of them says so, and takes the
+ * others with it. */
+static _Noreturn void nccl_failed(struct comm *c, const struct zf_error *err)
+{
+    if (atomic_flag_test_and_set(&c->attached->failing))
+        for (;;)
+            pause(); /* the other thread is about to end the program */
+    usleep(200000u * (unsigned)(c->rank < 20 ? c->rank : 20));
+    /* MPI_Abort is not promised to work in the watching thread. If it does not, the signal ends
+     * this rank, and the launcher the others. */
+    alarm(10);
+    comm_abort(c, err);
+}
+
+#define check_nccl(c, call)                                                                        \
+    do {                                                                                           \
+        struct zf_error err;                                                                       \
+        if (!(call))                                                                               \
+            nccl_failed(c, &err);                                                                  \
+    } while (0)
+
+/* Asks once a second whether a peer has failed. The main thread cannot: when a peer is gone, it may
+ * be waiting for a stream that will never get there. */
+static void *watch(void *argument)
+{
+    struct comm *c = argument;
+    for (;;) {
+        struct timespec until;
+        clock_gettime(CLOCK_REALTIME, &until);
+        until.tv_sec++;
+        if (sem_timedwait(&c->attached->watch_ends, &until) == 0)
+            return NULL;
+        if (errno == ETIMEDOUT)
+            check_nccl(c, nccl_healthy(c->attached->nccl, &err));
+    }
+}
+
+/* The devices of the ranks on this machine are different ones. */
+static bool devices_differ(struct comm *c, struct zf_error *err)
+{
+    char mine[32] = "", *all = zf_calloc((size_t)c->local_size, sizeof mine);
+    bool ok = nccl_device_name(mine, sizeof mine, err);
+    MPI_Comm node;
+    check_mpi(MPI_Comm_split_type(MPI_COMM_WORLD, MPI_COMM_TYPE_SHARED, 0, MPI_INFO_NULL, &node));
+    check_mpi(MPI_Allgather(mine, sizeof mine, MPI_CHAR, all, sizeof mine, MPI_CHAR, node));
+    check_mpi(MPI_Comm_free(&node));
+    for (int r = 0; r < c->local_size && ok; r++)
+        if (r != c->local_rank && strcmp(mine, all + (size_t)r * sizeof mine) == 0)
+            ok = zf_fail(err, "several ranks share the GPU %s", mine);
+    free(all);
+    return ok;
+}
+
+/* Whether all ranks can use NCCL; if not, why. */
+static bool nccl_usable(struct comm *c, struct attached *a, struct zf_error *err)
+{
+    const char *wish = getenv("ZF_COMM");
+    bool ok;
+    if (wish && strcmp(wish, "mpi") != 0) {
+        zf_fail(err, "the environment's ZF_COMM is \"%s\", but it can only be \"mpi\"", wish);
+        comm_abort(c, err);
+    }
+    if (wish)
+        ok = zf_fail(err, "ZF_COMM is \"mpi\"");
+    else
+        ok = (a->nccl = nccl_open(err)) != NULL;
+    return comm_all_ok(c, ok, err) && comm_all_ok(c, devices_differ(c, err), err);
+}
+
+static void attach_nccl(struct comm *c, struct attached *a)
+{
+    struct nccl_id id;
+    if (c->rank == 0)
+        check_nccl(c, nccl_make_id(a->nccl, &id, &err));
+    comm_broadcast(c, &id, sizeof id, 0);
+    check_nccl(c, nccl_connect(a->nccl, &id, c->rank, c->size, &err));
+    a->transport = TRANSPORT_NCCL;
+    sem_init(&a->watch_ends, 0, 0);
+    if (pthread_create(&a->watch, NULL, watch, c) != 0) {
+        struct zf_error err;
+        zf_fail(&err, "cannot start a thread to watch NCCL");
+        comm_abort(c, &err);
+    }
+}
+
+/* Reductions gather in a group until they are to begin, or something else is asked for: those to
+ * different roots then run at the same time. */
+static void close_group(struct comm *c)
+{
+    struct attached *a = c->attached;
+    if (a->group_open)
+        check_nccl(c, nccl_group_end(a->nccl, &err));
+    a->group_open = false;
+}
+
+static void nccl_reduce_grouped(struct comm *c, const struct reduction *r)
+{
+    struct attached *a = c->attached;
+    if (!a->group_open && r->n > 0) {
+        check_nccl(c, nccl_group_begin(a->nccl, &err));
+        a->group_open = true;
+    }
+    if (r->n > 0)
+        check_nccl(c, nccl_reduce(a->nccl, r->stream, r->data, r->result, r->n, r->root, &err));
+}
+
+/* ---- MPI through host memory ---- */
+
+static size_t least(size_t a, size_t b)
+{
+    return a < b ? a : b;
+}
+
+static void stage_down(struct attached *a, struct stream *s, const void *data, size_t bytes)
+{
+    a->device->event_order(s, a->staging_empty);
+    a->device->copy(s, a->staging, data, bytes);
+    a->device->stream_wait(s);
+}
+
+static void stage_up(struct attached *a, struct stream *s, void *data, size_t bytes)
+{
+    a->device->copy(s, data, a->staging, bytes);
+    a->device->event_record(a->staging_empty, s);
+}
+
+static void staged_all_reduce(struct attached *a, struct stream *s, float *data, size_t n)
+{
+    for (size_t k; n > 0; data += k, n -= k) {
+        k = least(n, STAGING_BYTES / sizeof *data);
+        stage_down(a, s, data, k * sizeof *data);
+        check_mpi(
+            MPI_Allreduce(MPI_IN_PLACE, a->staging, (int)k, MPI_FLOAT, MPI_SUM, MPI_COMM_WORLD));
+        stage_up(a, s, data, k * sizeof *data);
+    }
+}
+
+static void staged_reduce(struct comm *c, struct reduction *r)
+{
+    struct attached *a = c->attached;
+    bool root = r->root == c->rank;
+    for (size_t done = 0, k; done < r->n; done += k) {
+        k = least(r->n - done, STAGING_BYTES / sizeof(float));
+        stage_down(a, r->stream, r->data + done, k * sizeof(float));
+        check_mpi(MPI_Reduce(root ? MPI_IN_PLACE : a->staging, root ? a->staging : NULL, (int)k,
+                             MPI_FLOAT, MPI_SUM, r->root, MPI_COMM_WORLD));
+        if (root)
+            stage_up(a, r->stream, r->result + done, k * sizeof(float));
+    }
+}
+
+static void staged_broadcast(struct comm *c, struct stream *s, char *data, size_t bytes, int root)
+{
+    struct attached *a = c->attached;
+    for (size_t k; bytes > 0; data += k, bytes -= k) {
+        k = least(bytes, STAGING_BYTES);
+        if (root == c->rank)
+            stage_down(a, s, data, k);
+        else
+            a->device->event_wait(a->staging_empty);
+        check_mpi(MPI_Bcast(a->staging, (int)k, MPI_BYTE, root, MPI_COMM_WORLD));
+        if (root != c->rank)
+            stage_up(a, s, data, k);
+    }
+}
+
+/* Waits for comm_device_finish: the host would otherwise wait for the stream in the middle of
+ * backward, and the device then for the host. */
+static void staged_reduce_later(struct attached *a, const struct reduction *r)
+{
+    if (a->n_later == a->later_capacity) {
+        a->later_capacity = a->later_capacity ? 2 * a->later_capacity : 64;
+        a->later = zf_realloc(a->later, sizeof *a->later * a->later_capacity);
+    }
+    a->later[a->n_later++] = *r;
+}
+
+/* ---- MPI on memory that is the host's ---- */
+
+static void mpi_reduce_begin(struct attached *a, const struct reduction *r)
+{
+    for (size_t done = 0; done < r->n;) {
+        int k = comm_piece(r->n - done);
+        if (a->n_requests == a->requests_capacity) {
+            a->requests_capacity = a->requests_capacity ? 2 * a->requests_capacity : 64;
+            a->requests =
+                zf_realloc(a->requests, sizeof *a->requests * (size_t)a->requests_capacity);
+        }
+        check_mpi(MPI_Ireduce(r->data + done, r->result + done, k, MPI_FLOAT, MPI_SUM, r->root,
+                              MPI_COMM_WORLD, &a->requests[a->n_requests++]));
+        done += (size_t)k;
+    }
+}
+
+/* ---- planned ---- */
+
+/* All ranks' links carry a ring's share of it: n bytes for a reduction to owners or a gathering, of
+ * which each rank has sent or got all but its own part; twice that for a sum that all get. */
+static void plan_ring(const struct comm *c, struct stream *s, double bytes, int rounds)
+{
+    plan_exchange(c->attached->device->plan, s, bytes * (c->size - 1) / c->size, rounds);
+}
+
+static void plan_asked(const struct comm *c)
+{
+    struct attached *a = c->attached;
+    if (a->asked > 0)
+        plan_ring(c, a->asked_stream, a->asked_bytes, a->asked);
+    a->asked_bytes = a->asked = 0;
+}
+
+/* In a group, reductions to different roots use different links of the ring at a time: as much
+ * passes each link as if they were one reduction to owners. */
+static void plan_reduce(struct attached *a, const struct reduction *r)
+{
+    a->asked_bytes += sizeof *r->data * (double)r->n;
+    a->asked += r->n > 0;
+    a->asked_stream = r->stream;
+}
+
+void comm_plan_host(const struct comm *c, double bytes)
+{
+    if (c->size > 1 && c->attached)
+        plan_host_exchange(c->attached->device->plan, 2 * bytes * (c->size - 1) / c->size, 1);
+}
+
+/* ---- the interface ---- */
+
+static void attach_staged(struct attached *a)
+{
+    a->transport = TRANSPORT_STAGED;
+    a->staging = a->device->allocate_host(STAGING_BYTES);
+    a->staging_empty = a->device->event_create();
+}
+
+void comm_attach(struct comm *c, struct device *device)
+{
+    struct zf_error why;
+    comm_detach(c);
+    struct attached *a = c->attached = zf_calloc(1, sizeof *a);
+    a->device = device;
+    if (c->size == 1)
+        return;
+    if (c->planned) {
+        a->transport = TRANSPORT_PLANNED;
+    } else if (device->unified) {
+        a->transport = TRANSPORT_MPI;
+    } else if (nccl_usable(c, a, &why)) {
+        attach_nccl(c, a);
+    } else {
+        log_info("ranks exchange gradients through host memory, not by NCCL: %s", why.text);
+        attach_staged(a);
+    }
+}
+
+void comm_detach(struct comm *c)
+{
+    struct attached *a = c->attached;
+    if (!a)
+        return;
+    if (a->transport == TRANSPORT_NCCL) {
+        sem_post(&a->watch_ends);
+        pthread_join(a->watch, NULL);
+        sem_destroy(&a->watch_ends);
+    }
+    if (a->nccl)
+        nccl_close(a->nccl);
+    if (a->transport == TRANSPORT_STAGED) {
+        a->device->event_wait(a->staging_empty);
+        a->device->event_destroy(a->staging_empty);
+        a->device->release_host(a->staging);
+    }
+    free(a->requests);
+    free(a->later);
+    free(a);
+    c->attached = NULL;
+}
+
+const char *comm_device_transport(const struct comm *c)
+{
+    static const char *const names[] = {"none", "MPI", "MPI through host memory", "NCCL",
+                                        "planned"};
+    return names[c->attached->transport];
+}
+
+void comm_device_all_reduce(struct comm *c, struct stream *s, float *data, size_t n)
+{
+    struct attached *a = c->attached;
+    if (n == 0)
+        return;
+    switch (a->transport) {
+    case TRANSPORT_NONE:
+        break;
+    case TRANSPORT_MPI:
+        a->device->stream_wait(s);
+        comm_all_reduce_f32(c, data, n);
+        break;
+    case TRANSPORT_STAGED:
+        staged_all_reduce(a, s, data, n);
+        break;
+    case TRANSPORT_NCCL:
+        close_group(c);
+        check_nccl(c, nccl_all_reduce(a->nccl, s, data, n, &err));
+        break;
+    case TRANSPORT_PLANNED:
+        plan_ring(c, s, 2 * sizeof *data * (double)n, 1);
+    }
+}
+
+void comm_device_reduce_begin(struct comm *c)
+{
+    if (c->attached->transport == TRANSPORT_NCCL)
+        close_group(c);
+    if (c->attached->transport == TRANSPORT_PLANNED)
+        plan_asked(c);
+}
+
+void comm_device_reduce(struct comm *c, struct stream *s, const float *data, float *result,
+                        size_t n, int root)
+{
+    struct reduction r = {data, result, n, root, s};
+    switch (c->attached->transport) {
+    case TRANSPORT_NONE:
+        break;
+    case TRANSPORT_MPI:
+        c->attached->device->stream_wait(s);
+        mpi_reduce_begin(c->attached, &r);
+        break;
+    case TRANSPORT_STAGED:
+        staged_reduce_later(c->attached, &r);
+        break;
+    case TRANSPORT_NCCL:
+        nccl_reduce_grouped(c, &r);
+        break;
+    case TRANSPORT_PLANNED:
+        plan_reduce(c->attached, &r);
+    }
+}
+
+void comm_device_finish(struct comm *c, struct stream *s)
+{
+    struct attached *a = c->attached;
+    switch (a->transport) {
+    case TRANSPORT_NONE:
+        break;
+    case TRANSPORT_MPI:
+        if (a->n_requests > 0)
+            check_mpi(MPI_Waitall(a->n_requests, a->requests, MPI_STATUSES_IGNORE));
+        a->n_requests = 0;
+        break;
+    case TRANSPORT_STAGED:
+        for (size_t i = 0; i < a->n_later; i++) {
+            assert(a->later[i].stream == s);
+            staged_reduce(c, &a->later[i]);
+        }
+        a->n_later = 0;
+        break;
+    case TRANSPORT_NCCL:
+        close_group(c);
+        break;
+    case TRANSPORT_PLANNED:
+        plan_asked(c);
+    }
+}
+
+void comm_device_broadcast(struct comm *c, struct stream *s, void *data, size_t bytes, int root)
+{
+    struct attached *a = c->attached;
+    if (bytes == 0)
+        return;
+    switch (a->transport) {
+    case TRANSPORT_NONE:
+        break;
+    case TRANSPORT_MPI:
+        a->device->stream_wait(s);
+        comm_broadcast(c, data, bytes, root);
+        break;
+    case TRANSPORT_STAGED:
+        staged_broadcast(c, s, data, bytes, root);
+        break;
+    case TRANSPORT_NCCL:
+        close_group(c);
+        check_nccl(c, nccl_broadcast(a->nccl, s, data, bytes, root, &err));
+        break;
+    case TRANSPORT_PLANNED:
+        plan_exchange(a->device->plan, s, (double)bytes, 1);
+    }
+}
+
+void comm_device_all_gather(struct comm *c, struct stream *s, void *data, const size_t *offset)
+{
+    struct attached *a = c->attached;
+    bool group = a->transport == TRANSPORT_NCCL && offset[c->size] > offset[0];
+    if (a->transport == TRANSPORT_PLANNED) {
+        plan_ring(c, s, (double)(offset[c->size] - offset[0]), c->size);
+        return;
+    }
+    if (group) {
+        close_group(c);
+        check_nccl(c, nccl_group_begin(a->nccl, &err));
+    }
+    for (int r = 0; r < c->size; r++)
+        comm_device_broadcast(c, s, (char *)data + offset[r], offset[r + 1] - offset[r], r);
+    if (group)
+        check_nccl(c, nccl_group_end(a->nccl, &err));
+}

@@ -1,0 +1,131 @@
+/* ZenFlow (arXiv 2505.12242): who averages gradients over ranks, clips them and applies AdamW, and
+ * where the optimizer's state lives. The one interface that the training loop sees.
+ *
+ * Each channel's fp32 master values, AdamW moments and update count live on the device while the
+ * channel is important and on the host while it is not, and move when that changes. Important
+ * channels are updated every step. The others gather their gradients in a window of update_interval
+ * steps; its mean goes to host threads as one AdamW update, visible apply_lag steps later.
+ *
+ * Plain AdamW is this with every channel important (topk_ratio 1); ZeRO-Offload is this with none,
+ * windows of one step and no lag. offload/README.md tells the algorithm on one page. */
+#ifndef ZF_OFFLOAD_ENGINE_ENGINE_H
+#define ZF_OFFLOAD_ENGINE_ENGINE_H
+
+#include "data/error.h"
+#include "model/device/arena.h"
+#include "model/device/device.h"
+#include "model/device/ops.h"
+#include "model/device/params.h"
+#include "offload/comm/comm.h"
+#include "offload/telemetry.h"
+
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+
+#define ENGINE_MAX_INTERVAL 64 /* steps in a window at most */
+
+enum engine_accumulate {
+    ENGINE_ACCUMULATE_DEVICE, /* windows in device memory: only their means cross the link */
+    ENGINE_ACCUMULATE_HOST,   /* each step's deferred gradient crosses and is added on the host */
+};
+
+struct engine_config {
+    float beta1, beta2, eps, weight_decay;
+    bool adam_w_mode;        /* false: L2 regularisation, as torch.optim.Adam */
+    float gradient_clipping; /* greatest global norm; 0: none */
+    bool bf16;               /* parameters are rounded to bf16 and cross the link as bf16 */
+
+    double topk_ratio;        /* share of each matrix's channels that are important */
+    int select_every;         /* steps between selections; 0: the first one stays */
+    bool reselect_when_stale; /* and whenever the chosen hold far less than a fresh choice would */
+    int update_interval; /* S, steps in a window, 1 to ENGINE_MAX_INTERVAL; 0: chosen by rule */
+    double auto_ratio;   /* share of matrices that must be due before S is chosen */
+    bool auto_keeps_up;  /* the rule chooses no S too short for the host, as measured in the first
+                            windows: the choice then depends on timing */
+    int apply_lag;       /* steps until a host update is visible, 0 to S; 0: the step waits */
+    bool stagger;        /* one group's window closes each step, not all in every S-th */
+    bool offload_important;  /* important channels' state stays on the host between steps */
+    int full_warm_up_rounds; /* steps at the start that update every channel, without lag */
+    enum engine_accumulate accumulate;
+    double
+        deferred_lr_scale; /* of host updates; ENGINE_LR_SQRT: square root of the window's length */
+
+    double reserved_cores; /* share of this rank's cores kept from the host workers */
+    struct trace *trace;   /* gets what the engine has done (offload/trace.h); borrowed, or NULL */
+    double step_seconds, host_seconds; /* tests: what auto_keeps_up takes for measured, if not 0: a
+                                          step without waits; the host's work for all channels */
+    double worker_delay_seconds; /* tests: workers pause at random before each chunk, up to this */
+    uint32_t worker_delay_seed;
+};
+
+#define ENGINE_LR_SQRT (-1.0)
+
+/* What a step did and what it cost. Bytes count this rank's traffic between device and host. */
+struct step_report {
+    float grad_norm;             /* global L2 norm before clipping */
+    bool skipped;                /* the gradient was not finite: nothing was changed */
+    double stall_seconds;        /* the device waited for the host */
+    double host_seconds;         /* host workers were busy, summed over workers */
+    size_t bytes_down, bytes_up; /* gradients to the host; parameters to the device */
+    size_t bytes_moved;          /* state of channels that changed sides, both ways */
+    int staleness;               /* steps from the oldest gradient to its becoming visible now */
+    int update_interval;         /* S in force */
+    bool selected;               /* a new choice of important channels was made */
+    double important_share;      /* of the squared norm, held by the important channels */
+};
+
+struct engine;
+
+/* params: (n_elements) of the device's dtype, initialised; grads: (n_elements) fp32, zero; laid out
+ * by `table`; all are borrowed. comm is attached to the device. Every rank's parameters are the
+ * same. On a device that computes in bf16, config->bf16 holds. Fails where apply_lag is more than
+ * update_interval. */
+struct engine *engine_create(const struct engine_config *config, struct device *device,
+                             struct comm *comm, const struct param_table *table, void *params,
+                             float *grads, struct zf_error *err);
+void engine_destroy(struct engine *e);
+
+/* A step: begin; forward, calling engine_before_layer as each layer's parameters are needed, since
+ * they may still be on their way; backward, calling engine_layer_gradients_ready as each layer's
+ * gradient is complete (they are sums over this rank's part of the step, already divided by the
+ * whole step's items); end, which updates the parameters and clears the gradients. All of it is put
+ * on the device's streams; the host waits for the step's norm alone. */
+void engine_begin_step(struct engine *e, float lr);
+void engine_before_layer(struct engine *e, int layer);
+void engine_before_backward(struct engine *e); /* for the timeline alone */
+void engine_layer_gradients_ready(struct engine *e, int layer);
+/* Whoever else reads the parameters calls this first: what is put on the compute stream from now on
+ * sees all that is due. */
+void engine_settle(struct engine *e);
+/* Fails after ten steps in a row whose gradient was not finite. */
+bool engine_end_step(struct engine *e, struct step_report *report, struct zf_error *err);
+
+/* Steps done so far, over resumes; skipped ones do not count. */
+int engine_steps(const struct engine *e);
+
+/* Closes every open window, with the learning rate of the last step, and waits until all host
+ * updates are visible: after the last step, before the model is saved, so that no gradient is
+ * dropped. */
+void engine_finish(struct engine *e);
+
+/* State for an exact resume in DIR/optimizer-RRRRR-of-RRRRR.safetensors, one file a rank, by
+ * parameter and range of channels: any number of ranks can read it. Open windows and updates in
+ * flight included. Parameters themselves are saved with the model, and loaded before engine_load,
+ * after engine_settle. An engine that has done steps loads like a new one. Collective. */
+bool engine_save(struct engine *e, const char *directory, struct zf_error *err);
+bool engine_load(struct engine *e, const char *directory, struct zf_error *err);
+
+/* Adds the device memory that an engine will hold on one rank, by use; gradients are those that it
+ * holds itself: with several ranks, the owned ones. dtype: the device's */
+void engine_measure(const struct engine_config *config, const struct param_table *table,
+                    enum dtype dtype, int rank, int ranks, struct memory_use *use);
+
+/* Bytes of host and device memory that the engine holds on this rank. */
+struct engine_memory {
+    size_t host, device;
+    size_t host_elements; /* parameters whose state lives on the host */
+};
+struct engine_memory engine_memory(const struct engine *e);
+
+#endif

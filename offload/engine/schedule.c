@@ -1,0 +1,30 @@
+#include "offload/engine/schedule.h"
+
+#include <math.h>
+
+/* Products such as 0.29 * 100 fall just below the whole number that is meant. */
+#define RATIO_SLACK 1e-9
+
+struct range schedule_owned(int matrix, int rows, int ranks, int rank)
+{
+    int r = rows < ranks ? (rank + matrix) % ranks : rank;
+    return (struct range){(int)((long)rows * r / ranks), (int)((long)rows * (r + 1) / ranks)};
+}
+
+bool schedule_closes(int group, int elapsed, int interval, bool stagger)
+{
+    return elapsed % interval == (stagger ? group : interval - 1);
+}
+
+int schedule_important(double ratio, int channels)
+{
+    int k = (int)(ratio * channels + RATIO_SLACK);
+    return ratio > 0 && k < 1 ? 1 : k;
+}
+
+int schedule_least_interval(double host_seconds, double step_seconds, int longest)
+{
+    if (host_seconds > step_seconds * longest)
+        return longest;
+    return host_seconds > step_seconds ? (int)ceil(host_seconds / step_seconds) : 1;
+}

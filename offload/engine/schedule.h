@@ -1,0 +1,36 @@
+/* Who owns which channels and when which window closes: pure functions of shapes, rank count and
+ * step, so that every rank computes the same answer without talking.
+ *
+ * A channel is a row of a matrix stored (in, out). Two divisions cross each other:
+ *   - ranks own contiguous ranges of a matrix's channels, equal to within one;
+ *   - the S groups of the staggered schedule have blocks of every matrix in turn
+ *     (model/device/row_groups.h). Every group therefore holds one S-th of every matrix and nearly
+ * one of every rank's share, so traffic and host work are equal in all steps for a model of any
+ * shape, and groups do not depend on the number of ranks. */
+#ifndef ZF_OFFLOAD_ENGINE_SCHEDULE_H
+#define ZF_OFFLOAD_ENGINE_SCHEDULE_H
+
+#include <stdbool.h>
+
+struct range {
+    int first, last; /* [first, last) */
+};
+
+/* The channels of a matrix of `rows` that this rank owns. A matrix of fewer channels than ranks
+ * (a bias is one of a single row) starts with another rank for each index, so that they spread. */
+struct range schedule_owned(int matrix, int rows, int ranks, int rank);
+
+/* How many of a matrix's channels are important: floor(ratio * channels), but at least 1 where
+ * ratio > 0. */
+int schedule_important(double ratio, int channels);
+
+/* Whether `group`'s window closes at the end of a step, `elapsed` steps (from 0) after windows
+ * began. Staggered: one group a step; else all groups in each interval's last step. */
+bool schedule_closes(int group, int elapsed, int interval, bool stagger);
+
+/* The shortest window, from 1 to `longest` steps, with which the host keeps up: every step brings
+ * it one part in so many of its work for all channels, which takes host_seconds, and step_seconds
+ * later comes the next. */
+int schedule_least_interval(double host_seconds, double step_seconds, int longest);
+
+#endif

@@ -1,0 +1,402 @@
+/* The state of channels: fp32 master, m and v of each, in a slot on the device or in the host's
+ * arrays. It crosses the link through pinned memory, many rows at a time: the host's arrays are too
+ * large to be pinned themselves within a start-up of a second. */
+#include "offload/engine/internal.h"
+
+#include "data/alloc.h"
+#include "model/plan/plan.h"
+
+#include <assert.h>
+#include <stdlib.h>
+#include <string.h>
+
+/* Pinned memory that state moves through, in bytes; less where no matrix has as much. */
+#define STAGING_BYTES ((size_t)16 << 20)
+
+/* ---- memory ---- */
+
+/* With offload_important the state of important channels stays on the host and visits the device
+ * for its update alone, in arrays that all matrices share. */
+static bool visits(const struct engine *e, const struct matrix *m)
+{
+    return e->config.offload_important && m->selectable;
+}
+
+const struct state_arrays *state_arrays(const struct engine *e, const struct matrix *m)
+{
+    return visits(e, m) ? &e->visiting : &m->slots.state;
+}
+
+/* While one choice is taken over group by group, channels of two are important: see
+ * channels_select. */
+static int most_slots(const struct engine *e, const struct matrix *m)
+{
+    int twice = 2 * schedule_important(e->config.topk_ratio, m->param->rows);
+    return m->selectable && twice < m->n_owned ? twice : m->n_owned;
+}
+
+static void place_arrays(struct engine *e, struct state_arrays *s, size_t n)
+{
+    s->n_elements = n;
+    s->m = engine_device_memory(e, &e->use.important, sizeof(float) * n);
+    s->v = engine_device_memory(e, &e->use.important, sizeof(float) * n);
+    if (e->config.bf16)
+        s->master = engine_device_memory(e, &e->use.important, sizeof(float) * n);
+}
+
+/* Memory for moves of any matrix. */
+static void place_staging(struct engine *e)
+{
+    struct staging *s = &e->staging;
+    size_t row = 0, matrix = 0;
+    int most = 0;
+    for (int i = 0; i < e->n_matrices; i++) {
+        const struct matrix *m = &e->matrices[i];
+        size_t bytes = sizeof(float) * (size_t)m->cols, all = 3 * bytes * (size_t)m->n_owned;
+        if (!m->selectable || e->config.topk_ratio <= 0)
+            continue;
+        row = bytes > row ? bytes : row;
+        matrix = all > matrix ? all : matrix;
+        most = m->n_owned > most ? m->n_owned : most;
+    }
+    if (matrix == 0)
+        return;
+    size_t least = matrix < STAGING_BYTES ? matrix : STAGING_BYTES;
+    s->capacity = least > row ? least : row;
+    s->rows = engine_device_memory(e, &e->use.workspace, sizeof(int) * (size_t)most);
+    if (!e->measuring)
+        s->memory = e->device->allocate_host(s->capacity);
+}
+
+void state_place(struct engine *e)
+{
+    size_t visitors = 0;
+    for (int i = 0; i < e->n_matrices; i++) {
+        struct matrix *m = &e->matrices[i];
+        struct slots *s = &m->slots;
+        s->capacity = most_slots(e, m);
+        size_t n = (size_t)s->capacity, elements = n * (size_t)m->cols;
+        s->row = zf_malloc(sizeof(int) * (n + 1));
+        m->slot_of = zf_malloc(sizeof(int) * (size_t)(m->n_owned + 1));
+        if (n == 0)
+            continue;
+        if (!visits(e, m))
+            place_arrays(e, &s->state, elements);
+        else if (elements > visitors)
+            visitors = elements;
+    }
+    if (visitors > 0)
+        place_arrays(e, &e->visiting, visitors);
+    place_staging(e);
+}
+
+static void release(struct engine *e, void *device_memory)
+{
+    if (device_memory)
+        e->device->release(device_memory);
+}
+
+static void release_arrays(struct engine *e, struct state_arrays *s)
+{
+    release(e, s->master);
+    release(e, s->m);
+    release(e, s->v);
+}
+
+void state_release(struct engine *e)
+{
+    for (int i = 0; i < e->n_matrices; i++) {
+        struct matrix *m = &e->matrices[i];
+        release_arrays(e, &m->slots.state);
+        free(m->slots.row);
+        free(m->slot_of);
+    }
+    release_arrays(e, &e->visiting);
+    release(e, e->staging.rows);
+    if (e->staging.memory)
+        e->device->release_host(e->staging.memory);
+    free(e->staging.landings);
+}
+
+/* ---- slots ---- */
+
+static void take_slot(struct engine *e, struct matrix *m, int row)
+{
+    struct slots *s = &m->slots;
+    int slot = s->lowest_free;
+    while (slot < s->n && s->row[slot] >= 0)
+        slot++;
+    assert(slot < s->capacity);
+    s->lowest_free = slot + 1;
+    if (slot == s->n)
+        s->n++;
+    s->row[slot] = row;
+    m->slot_of[row] = slot;
+    e->list.important = false;
+}
+
+static void free_slot(struct engine *e, struct matrix *m, int row)
+{
+    struct slots *s = &m->slots;
+    int slot = m->slot_of[row];
+    s->row[slot] = -1;
+    if (slot < s->lowest_free)
+        s->lowest_free = slot;
+    m->slot_of[row] = -1;
+    e->list.important = false;
+}
+
+void state_forget(struct engine *e)
+{
+    for (int i = 0; i < e->n_matrices; i++) {
+        struct matrix *m = &e->matrices[i];
+        m->slots.n = m->slots.lowest_free = 0;
+        for (int row = 0; row < m->n_owned; row++)
+            m->slot_of[row] = -1;
+    }
+    e->list.important = false;
+}
+
+void state_adopt(struct engine *e, struct matrix *m)
+{
+    for (int row = 0; m->selectable && row < m->n_owned; row++)
+        if (place_of(e, m, row) == CHANNEL_IMPORTANT)
+            take_slot(e, m, row);
+}
+
+void state_initialise(struct engine *e, struct matrix *m)
+{
+    struct device *d = e->device;
+    struct state_arrays *s = &m->slots.state;
+    size_t n = (size_t)m->n_owned * (size_t)m->cols;
+    for (int row = 0; row < m->n_owned; row++)
+        take_slot(e, m, row);
+    if (n == 0)
+        return;
+    d->zero(d->compute, s->m, sizeof(float) * n);
+    d->zero(d->compute, s->v, sizeof(float) * n);
+    if (s->master)
+        d->ops->to_f32(d->compute, s->master, m->values, n);
+}
+
+/* ---- moving ---- */
+
+/* Rows in the staging memory that go on to the host's array. */
+struct landing {
+    float *host;
+    int *rows;
+    int n, cols;
+    size_t at; /* in the staging memory */
+};
+
+/* Room for as many of n rows as there is; if there is none, what is there has to go first. */
+static char *staging_take(struct engine *e, int cols, int n, int *count)
+{
+    struct staging *s = &e->staging;
+    size_t row = sizeof(float) * (size_t)cols;
+    if (s->used + row > s->capacity)
+        state_land(e);
+    if (s->used + row > s->capacity) { /* rows on their way up are not landed */
+        e->device->stream_wait(e->device->compute);
+        s->used = 0;
+    }
+    size_t room = (s->capacity - s->used) / row;
+    *count = (size_t)n < room ? n : (int)room;
+    char *place = s->memory + s->used;
+    s->used += row * (size_t)*count;
+    return place;
+}
+
+/* n rows of so many bytes, by the host itself: dst[dst_rows[i]] = src[src_rows[i]], NULL: i. */
+static void copy_on_host(struct engine *e, char *dst, const int *dst_rows, const char *src,
+                         const int *src_rows, int n, size_t bytes)
+{
+    if (e->device->plan) {
+        plan_host_copies(e->device->plan, (size_t)n * bytes);
+        return;
+    }
+    for (int i = 0; i < n; i++)
+        memcpy(dst + (size_t)(dst_rows ? dst_rows[i] : i) * bytes,
+               src + (size_t)(src_rows ? src_rows[i] : i) * bytes, bytes);
+}
+
+/* device[device_rows[i]] = host[host_rows[i]] */
+static void rows_up(struct engine *e, float *device, const int *device_rows, const float *host,
+                    const int *host_rows, int n, int cols)
+{
+    struct device *d = e->device;
+    size_t bytes = sizeof(float) * (size_t)cols;
+    for (int first = 0, count; first < n; first += count) {
+        char *place = staging_take(e, cols, n - first, &count);
+        copy_on_host(e, place, NULL, (const char *)host, host_rows + first, count, bytes);
+        d->copy(d->compute, e->staging.rows, device_rows + first, sizeof(int) * (size_t)count);
+        d->ops->copy_rows(d->compute, device, e->staging.rows, place, NULL, count, bytes);
+    }
+}
+
+static void note_landing(struct engine *e, float *host, const int *rows, int n, int cols, size_t at)
+{
+    struct staging *s = &e->staging;
+    if (s->n_landings == s->landings_capacity) {
+        s->landings_capacity = s->landings_capacity ? 2 * s->landings_capacity : 16;
+        s->landings = zf_realloc(s->landings, sizeof *s->landings * (size_t)s->landings_capacity);
+    }
+    int *copy = zf_malloc(sizeof(int) * (size_t)n);
+    memcpy(copy, rows, sizeof(int) * (size_t)n);
+    s->landings[s->n_landings++] = (struct landing){host, copy, n, cols, at};
+}
+
+/* host[host_rows[i]] = device[device_rows[i]], once it is landed */
+static void rows_down(struct engine *e, float *host, const int *host_rows, const float *device,
+                      const int *device_rows, int n, int cols)
+{
+    struct device *d = e->device;
+    size_t bytes = sizeof(float) * (size_t)cols;
+    for (int first = 0, count; first < n; first += count) {
+        char *place = staging_take(e, cols, n - first, &count);
+        d->copy(d->compute, e->staging.rows, device_rows + first, sizeof(int) * (size_t)count);
+        d->ops->copy_rows(d->compute, place, NULL, device, e->staging.rows, count, bytes);
+        note_landing(e, host, host_rows + first, count, cols, (size_t)(place - e->staging.memory));
+    }
+}
+
+void state_land(struct engine *e)
+{
+    struct staging *s = &e->staging;
+    if (s->n_landings == 0)
+        return;
+    e->device->stream_wait(e->device->compute);
+    for (int i = 0; i < s->n_landings; i++) {
+        struct landing *l = &s->landings[i];
+        copy_on_host(e, (char *)l->host, l->rows, s->memory + l->at, NULL, l->n,
+                     sizeof(float) * (size_t)l->cols);
+        free(l->rows);
+    }
+    s->n_landings = 0;
+    s->used = 0;
+}
+
+/* One of the three arrays on either side, and which of its rows a slot is: the parameter itself
+ * where that is the fp32 master. */
+struct part {
+    float *host, *device;
+    bool by_slot;
+};
+
+static struct part part_of(struct engine *e, struct matrix *m, int which)
+{
+    const struct state_arrays *s = state_arrays(e, m);
+    float *host[] = {m->host.master, m->host.m, m->host.v};
+    float *device[] = {s->master ? s->master : m->values, s->m, s->v};
+    return (struct part){host[which], device[which], which > 0 || s->master};
+}
+
+/* All three arrays of some channels that have slots. */
+static void move(struct engine *e, struct matrix *m, const int *rows, int n, bool up,
+                 struct step_report *report)
+{
+    int *slots = zf_malloc(sizeof(int) * (size_t)(n + 1));
+    for (int i = 0; i < n; i++)
+        slots[i] = m->slot_of[rows[i]];
+    const size_t bytes = 3 * sizeof(float) * (size_t)n * (size_t)m->cols;
+    trace_begin(e->config.trace, TRACE_STATE, up ? "state, to the device" : "state, to the host");
+    for (int which = 0; which < 3; which++) {
+        struct part p = part_of(e, m, which);
+        const int *device_rows = p.by_slot ? slots : rows;
+        if (up)
+            rows_up(e, p.device, device_rows, p.host, rows, n, m->cols);
+        else
+            rows_down(e, p.host, rows, p.device, device_rows, n, m->cols);
+    }
+    trace_end(e->config.trace, TRACE_STATE, bytes);
+    report->bytes_moved += bytes;
+    free(slots);
+}
+
+void state_to_device(struct engine *e, struct matrix *m, const int *rows, int n,
+                     struct step_report *report)
+{
+    for (int i = 0; i < n; i++)
+        take_slot(e, m, rows[i]);
+    if (!visits(e, m))
+        move(e, m, rows, n, true, report);
+}
+
+void state_to_host(struct engine *e, struct matrix *m, const int *rows, int n,
+                   struct step_report *report)
+{
+    if (!visits(e, m))
+        move(e, m, rows, n, false, report);
+    for (int i = 0; i < n; i++)
+        free_slot(e, m, rows[i]);
+}
+
+void state_visit(struct engine *e, struct matrix *m, const struct channel_update *updates, int n,
+                 bool arrive, struct step_report *report)
+{
+    if (!visits(e, m))
+        return;
+    int *rows = zf_malloc(sizeof(int) * (size_t)n);
+    for (int i = 0; i < n; i++)
+        rows[i] = updates[i].row;
+    move(e, m, rows, n, arrive, report);
+    if (!arrive)
+        state_land(e);
+    free(rows);
+}
+
+void state_upload_rows(struct engine *e, const struct matrix *m, float *dst, const float *src,
+                       const int *rows, int n)
+{
+    rows_up(e, dst, rows, src, rows, n, m->cols);
+}
+
+/* ---- all of it, for checkpoints ---- */
+
+/* Swaps rows of the channels that have slots between an array by channel and one as the device has
+ * it. */
+static void exchange_slots(const struct matrix *m, bool by_slot, float *values, float *device,
+                           bool to_device)
+{
+    size_t cols = (size_t)m->cols;
+    for (int row = 0; row < m->n_owned; row++) {
+        if (m->slot_of[row] < 0)
+            continue;
+        float *mine = values + (size_t)row * cols;
+        float *its = device + (size_t)(by_slot ? m->slot_of[row] : row) * cols;
+        memcpy(to_device ? its : mine, to_device ? mine : its, sizeof(float) * cols);
+    }
+}
+
+/* The device's array in host memory, or back. */
+static void copy_device(struct engine *e, struct matrix *m, int part, float *values, bool write)
+{
+    struct device *d = e->device;
+    struct part p = part_of(e, m, part);
+    size_t n = (size_t)(p.by_slot ? m->slots.n : m->n_owned) * (size_t)m->cols;
+    if (visits(e, m) || m->slots.n == 0)
+        return;
+    float *copy = zf_malloc(sizeof(float) * n);
+    d->copy(d->compute, copy, p.device, sizeof(float) * n);
+    exchange_slots(m, p.by_slot, values, copy, write);
+    if (write)
+        d->copy(d->compute, p.device, copy, sizeof(float) * n);
+    d->stream_wait(d->compute);
+    free(copy);
+}
+
+void state_read(struct engine *e, struct matrix *m, int part, float *values)
+{
+    size_t n = (size_t)m->n_owned * (size_t)m->cols;
+    if (m->selectable)
+        memcpy(values, part_of(e, m, part).host, sizeof(float) * n);
+    copy_device(e, m, part, values, false);
+}
+
+void state_write(struct engine *e, struct matrix *m, int part, float *values)
+{
+    size_t n = (size_t)m->n_owned * (size_t)m->cols;
+    if (m->selectable)
+        memcpy(part_of(e, m, part).host, values, sizeof(float) * n);
+    copy_device(e, m, part, values, true);
+}

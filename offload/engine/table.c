@@ -1,0 +1,109 @@
+/* The table of matrices in device memory, on which the device's operators work; and the list of the
+ * channels that AdamW is to update there. */
+#include "offload/engine/internal.h"
+
+#include "data/alloc.h"
+
+#include <assert.h>
+#include <stdlib.h>
+
+void table_place(struct engine *e)
+{
+    size_t n = 0;
+    for (int i = 0; i < e->n_matrices; i++)
+        n += (size_t)e->matrices[i].slots.capacity;
+    e->rows = engine_device_memory(e, &e->use.workspace, sizeof *e->rows * (size_t)e->n_matrices);
+    e->list.device = engine_device_memory(e, &e->use.important, sizeof *e->list.device * n);
+    if (!e->measuring)
+        e->list.host = zf_malloc(sizeof *e->list.host * (n + 1));
+}
+
+static struct matrix_rows rows_of(const struct engine *e, const struct matrix *m)
+{
+    const size_t first = m->first_channel + (size_t)m->owned.first;
+    const struct state_arrays *state = state_arrays(e, m);
+    const bool on_device = e->config.accumulate == ENGINE_ACCUMULATE_DEVICE;
+    return (struct matrix_rows){.values = m->values,
+                                .gradient = m->grad,
+                                .norms = e->norms + first,
+                                .place = e->place_device + first,
+                                .window = on_device ? m->window : NULL,
+                                .exchange = m->host.exchange,
+                                .staged = m->staged,
+                                .master = state->master,
+                                .m = state->m,
+                                .v = state->v,
+                                .n_rows = m->n_owned,
+                                .cols = m->cols,
+                                .part = m->host.part,
+                                .decays = m->param->decay};
+}
+
+/* Batches of all matrices, and of each layer's. rows: the table in host memory */
+static void find_batches(struct engine *e, const struct matrix_rows *rows)
+{
+    const int n = e->n_matrices;
+    e->all = matrix_batch_part(rows, e->rows, 0, n);
+    for (int layer = 0, last = 0; layer < e->table->n_layers; layer++) {
+        const int first = last;
+        while (last < n && e->matrices[last].param->layer == layer)
+            last++;
+        e->layers[layer] = matrix_batch_part(rows, e->rows, first, last);
+        e->first_of_layer[layer + 1] = last;
+    }
+}
+
+void table_fill(struct engine *e)
+{
+    const size_t n = (size_t)e->n_matrices, n_layers = (size_t)e->table->n_layers;
+    struct matrix_rows *rows = zf_calloc(n + 1, sizeof *rows);
+    e->layers = zf_calloc(n_layers, sizeof *e->layers);
+    e->first_of_layer = zf_calloc(n_layers + 1, sizeof *e->first_of_layer);
+    e->list.first = zf_calloc(n + 1, sizeof *e->list.first);
+    for (size_t i = 0; i < n; i++)
+        rows[i] = rows_of(e, &e->matrices[i]);
+    matrix_batch_number(rows, e->n_matrices);
+    e->device->copy(e->device->compute, e->rows, rows, sizeof *rows * n);
+    find_batches(e, rows);
+    free(rows);
+}
+
+void table_release(struct engine *e)
+{
+    if (e->rows)
+        e->device->release(e->rows);
+    if (e->list.device)
+        e->device->release(e->list.device);
+    free(e->layers);
+    free(e->first_of_layer);
+    free(e->list.host);
+    free(e->list.first);
+}
+
+void table_list_begin(struct engine *e)
+{
+    e->list.n = e->list.n_matrices = 0;
+}
+
+static void begin_matrix(struct update_list *l, int matrix)
+{
+    while (l->n_matrices <= matrix)
+        l->first[l->n_matrices++] = l->n;
+}
+
+void table_list_add(struct engine *e, const struct matrix *m, int row)
+{
+    struct update_list *l = &e->list;
+    begin_matrix(l, m->index);
+    assert(l->n_matrices == m->index + 1);
+    l->host[l->n++] = (struct channel_update){m->index, m->slot_of[row], row, m->host.updates[row]};
+}
+
+void table_list_end(struct engine *e)
+{
+    struct update_list *l = &e->list;
+    struct device *d = e->device;
+    begin_matrix(l, e->n_matrices);
+    d->copy(d->compute, l->device, l->host, sizeof *l->host * (size_t)l->n);
+    l->important = false;
+}

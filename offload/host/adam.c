@@ -1,0 +1,204 @@
+#include "offload/host/adam.h"
+
+#include "data/bf16.h"
+#include "data/simd.h"
+#include "offload/host/adam_kernels.h"
+
+#include <assert.h>
+#include <math.h>
+
+/* Elements of a task: of 28 bytes, about a core's L2. */
+#define TASK_ELEMENTS ((size_t)64 << 10)
+
+bool host_adam_path_runs(enum host_adam_path path)
+{
+#ifdef __x86_64__
+    if (path == HOST_ADAM_AVX512)
+        return __builtin_cpu_supports("avx512f") && __builtin_cpu_supports("avx512bw") &&
+               __builtin_cpu_supports("avx512vl") && __builtin_cpu_supports("avx512dq");
+    if (path == HOST_ADAM_AVX2)
+        return __builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma");
+#endif
+    return path == HOST_ADAM_PORTABLE;
+}
+
+const char *host_adam_path_name(enum host_adam_path path)
+{
+    static const char *const names[HOST_ADAM_N_PATHS] = {"portable", "avx2", "avx512"};
+    return names[path];
+}
+
+enum host_adam_path host_adam_best_path(void)
+{
+    enum host_adam_path path = HOST_ADAM_N_PATHS - 1;
+    while (!host_adam_path_runs(path))
+        path--;
+    return path;
+}
+
+struct adamw host_adam_rule_at(const struct adamw *rule, uint32_t update)
+{
+    struct adamw at = *rule;
+    at.correction1 = (float)(1.0 - pow(rule->beta1, update));
+    at.correction2 = (float)(1.0 - pow(rule->beta2, update));
+    return at;
+}
+
+static struct adam_constants adam_constants_of(const struct adamw *rule, float gradient_scale,
+                                               uint32_t update)
+{
+    struct adamw at = host_adam_rule_at(rule, update);
+    return (struct adam_constants){
+        .gradient_scale = gradient_scale,
+        .beta1 = at.beta1,
+        .rest1 = 1 - at.beta1,
+        .beta2 = at.beta2,
+        .rest2 = 1 - at.beta2,
+        .decay = at.l2 ? 1 : 1 - at.lr * at.weight_decay,
+        .l2 = at.l2 ? at.weight_decay : 0,
+        .step = at.lr / at.correction1,
+        .inverse_root2 = 1 / sqrtf(at.correction2),
+        .eps = at.eps,
+    };
+}
+
+static adam_kernel *kernel_of(enum host_adam_path path, enum dtype dtype)
+{
+    bool bf16 = dtype == DTYPE_BF16;
+#ifdef __x86_64__
+    if (path == HOST_ADAM_AVX512)
+        return bf16 ? adam_avx512_bf16 : adam_avx512_f32;
+    if (path == HOST_ADAM_AVX2)
+        return bf16 ? adam_avx2_bf16 : adam_avx2_f32;
+#endif
+    (void)path;
+    return bf16 ? adam_portable_bf16 : adam_portable_f32;
+}
+
+static bool is_deferred(const struct host_adam_matrix *matrix, size_t row)
+{
+    return !matrix->place || matrix->place[row] == CHANNEL_DEFERRED;
+}
+
+/* The end of the run of rows from row0 that share one set of constants: as many updates behind
+ * them, and all deferred. */
+static size_t run_end(const struct host_adam_matrix *matrix, size_t row0, size_t row1)
+{
+    size_t row = row0 + 1;
+    while (row < row1 && matrix->updates[row] == matrix->updates[row0] && is_deferred(matrix, row))
+        row++;
+    return row;
+}
+
+static void update_elements(enum host_adam_path path, const struct host_adam_matrix *matrix,
+                            size_t first, size_t n, const struct adam_constants *constants)
+{
+    char *exchange = (char *)matrix->exchange + first * dtype_size(matrix->exchange_dtype);
+    float *master = matrix->master + first, *m = matrix->m + first, *v = matrix->v + first;
+    size_t whole = n / ADAM_VECTOR * ADAM_VECTOR;
+    kernel_of(path, matrix->exchange_dtype)(master, m, v, exchange, whole, constants);
+    exchange += whole * dtype_size(matrix->exchange_dtype);
+    kernel_of(HOST_ADAM_PORTABLE, matrix->exchange_dtype)(master + whole, m + whole, v + whole,
+                                                          exchange, n - whole, constants);
+}
+
+void host_adam_update(enum host_adam_path path, const struct host_adam_matrix *matrix, size_t row0,
+                      size_t row1, const struct adamw *rule, float gradient_scale)
+{
+    assert(matrix->exchange_dtype == DTYPE_BF16 || matrix->exchange_dtype == DTYPE_F32);
+    assert(row1 <= matrix->rows && host_adam_path_runs(path));
+    struct adam_constants constants = {0};
+    uint32_t update = 0; /* that the constants are for */
+    for (size_t row = row0; row < row1;) {
+        if (!is_deferred(matrix, row)) {
+            row++;
+            continue;
+        }
+        if (matrix->updates[row] + 1 != update) {
+            update = matrix->updates[row] + 1;
+            constants = adam_constants_of(rule, gradient_scale, update);
+        }
+        size_t end = run_end(matrix, row, row1);
+        update_elements(path, matrix, row * matrix->cols, (end - row) * matrix->cols, &constants);
+        for (; row < end; row++)
+            matrix->updates[row] = update;
+    }
+}
+
+ZF_SIMD
+static void put_elements(void *restrict exchange, enum dtype dtype, const float *restrict source,
+                         float divisor, size_t n)
+{
+    float *f32 = exchange;
+    uint16_t *bf16 = exchange;
+    if (dtype == DTYPE_F32)
+        for (size_t i = 0; i < n; i++)
+            f32[i] = source[i] / divisor;
+    else
+        for (size_t i = 0; i < n; i++)
+            bf16[i] = bf16_from_f32(source[i] / divisor);
+}
+
+void host_adam_put(const struct host_adam_matrix *matrix, size_t row0, size_t row1,
+                   const float *source, float divisor)
+{
+    for (size_t row = row0, end; row < row1; row = end) {
+        end = row + 1;
+        if (!is_deferred(matrix, row))
+            continue;
+        while (end < row1 && is_deferred(matrix, end))
+            end++;
+        const size_t first = row * matrix->cols;
+        put_elements((char *)matrix->exchange + first * dtype_size(matrix->exchange_dtype),
+                     matrix->exchange_dtype, source + first, divisor, (end - row) * matrix->cols);
+    }
+}
+
+int host_adam_cut(const struct host_adam_matrix *matrix, struct host_adam_task *tasks)
+{
+    const size_t rows = matrix->cols < TASK_ELEMENTS ? TASK_ELEMENTS / matrix->cols : 1;
+    int n = 0;
+    for (size_t row = 0; row < matrix->rows; row += rows, n++) {
+        const size_t last = row + rows < matrix->rows ? row + rows : matrix->rows;
+        if (tasks)
+            tasks[n] = (struct host_adam_task){matrix, (int)row, (int)last};
+    }
+    return n;
+}
+
+void host_adam_run(void *argument, int task)
+{
+    const struct host_adam_job *job = argument;
+    const struct host_adam_task *t = &job->tasks[task];
+    const struct host_adam_matrix *matrix = t->matrix;
+    const struct row_groups groups = row_groups_of(&matrix->part, job->n_groups);
+    struct adamw rule = job->rule;
+    rule.weight_decay = matrix->decays ? rule.weight_decay : 0;
+    for (int row = row_groups_next(&groups, job->group, t->first), end; row < t->last;
+         row = row_groups_next(&groups, job->group, end)) {
+        end = row_groups_end(&groups, row);
+        end = end < t->last ? end : t->last;
+        if (matrix->window)
+            host_adam_put(matrix, (size_t)row, (size_t)end, matrix->window, job->window_steps);
+        host_adam_update(job->path, matrix, (size_t)row, (size_t)end, &rule, 1);
+    }
+}
+
+/* Bytes of one element that an update reads and writes. */
+static size_t element_bytes(const struct host_adam_matrix *matrix)
+{
+    const size_t exchange = dtype_size(matrix->exchange_dtype), state = 3 * sizeof(float);
+    return 2 * (state + exchange) + (matrix->window ? sizeof(float) + exchange : 0);
+}
+
+size_t host_adam_bytes(void *argument, int task)
+{
+    const struct host_adam_job *job = argument;
+    const struct host_adam_task *t = &job->tasks[task];
+    const struct row_groups groups = row_groups_of(&t->matrix->part, job->n_groups);
+    size_t rows = 0;
+    for (int row = row_groups_next(&groups, job->group, t->first); row < t->last;
+         row = row_groups_next(&groups, job->group, row + 1))
+        rows += is_deferred(t->matrix, (size_t)row);
+    return rows * t->matrix->cols * element_bytes(t->matrix);
+}

@@ -1,0 +1,87 @@
+/* AdamW over host memory, in one pass, with the gradient and the new parameter in the same place.
+ *
+ * The state of a matrix is fp32 master values and moments. The exchange buffer holds, on entry,
+ * each channel's mean gradient and, on exit, its new parameter, in the same bytes, as bf16 or fp32.
+ * A channel (row) whose state is elsewhere is left alone: nothing of it is read or written here,
+ * its exchange bytes included. Each channel counts its own updates, since channels move between
+ * device and host, and its count drives its bias correction.
+ *
+ * Bytes moved per parameter: 12 read and 12 written of state, 2 + 2 (bf16) or 4 + 4 (fp32) of
+ * exchange: 28 or 32. The arithmetic hides behind them; the limit is the memory's bandwidth.
+ *
+ * There is one result: whichever instruction set computes it, however rows are cut into ranges and
+ * given to threads, the bits are the same. Every product that is added to something is a fused
+ * multiply-add, square roots and quotients are IEEE's, so no compiler is free to differ. */
+#ifndef ZF_OFFLOAD_HOST_ADAM_H
+#define ZF_OFFLOAD_HOST_ADAM_H
+
+#include "data/safetensors.h"
+#include "model/device/ops.h"
+#include "model/device/row_groups.h"
+
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+
+/* The instruction sets, worst first. */
+enum host_adam_path { HOST_ADAM_PORTABLE, HOST_ADAM_AVX2, HOST_ADAM_AVX512, HOST_ADAM_N_PATHS };
+
+bool host_adam_path_runs(enum host_adam_path path); /* on this machine */
+const char *host_adam_path_name(enum host_adam_path path);
+enum host_adam_path host_adam_best_path(void);
+
+/* The channels of one matrix. All arrays are borrowed and do not overlap. */
+struct host_adam_matrix {
+    size_t rows, cols;
+    float *master, *m, *v;      /* (rows, cols) */
+    void *exchange;             /* (rows, cols) of exchange_dtype; gradient in, parameter out */
+    enum dtype exchange_dtype;  /* DTYPE_BF16 or DTYPE_F32 */
+    uint32_t *updates;          /* (rows) AdamW updates that each row has had */
+    const unsigned char *place; /* (rows) enum channel_place: all but deferred ones are left alone;
+                                   NULL: all are deferred */
+    const float *window;        /* (rows, cols) sums of gradients, whose mean jobs take; or NULL: it
+                                   lies in the exchange buffer */
+    struct matrix_part part;    /* which rows they are, for their groups */
+    bool decays;                /* the rule's weight decay applies in jobs */
+};
+
+/* The rule with correction1 and correction2 of a channel's update number `update`, from 1:
+ * 1 - beta^update, in double precision. Whoever updates channels elsewhere uses the same. */
+struct adamw host_adam_rule_at(const struct adamw *rule, uint32_t update);
+
+/* One AdamW update (model/device/ops.h has the formula) of the deferred ones of rows [row0, row1),
+ * and one more in their counts. The rule's own corrections are not used. bf16 parameters are
+ * rounded to nearest, ties to even; a NaN stays one. */
+void host_adam_update(enum host_adam_path path, const struct host_adam_matrix *matrix, size_t row0,
+                      size_t row1, const struct adamw *rule, float gradient_scale);
+
+/* exchange = source / divisor for the deferred ones of rows [row0, row1).  source: (rows, cols) */
+void host_adam_put(const struct host_adam_matrix *matrix, size_t row0, size_t row1,
+                   const float *source, float divisor);
+
+/* Adjacent rows of a matrix: what one chunk of a job covers (offload/host/workers.h). The matrix is
+ * borrowed. */
+struct host_adam_task {
+    const struct host_adam_matrix *matrix;
+    int first, last;
+};
+
+/* Cuts a matrix into tasks of about 256 KiB of fp32: a function of its shape alone. Returns how
+ * many; tasks: room for them, or NULL. */
+int host_adam_cut(const struct host_adam_matrix *matrix, struct host_adam_task *tasks);
+
+/* The host's work when a group's windows have closed, as a job of a chunk for each task: one update
+ * of the group's deferred rows. */
+struct host_adam_job {
+    const struct host_adam_task *tasks; /* borrowed */
+    int group, n_groups;
+    struct adamw rule;
+    float window_steps; /* gradients in the windows */
+    enum host_adam_path path;
+};
+void host_adam_run(void *job, int task);
+/* What that reads and writes: state and exchange, and where windows are in host memory the window,
+ * whose mean goes through the exchange buffer. */
+size_t host_adam_bytes(void *job, int task);
+
+#endif
