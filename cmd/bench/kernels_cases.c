@@ -15,6 +15,11 @@ static const struct ops *ops_of(const struct kernel_bench *b)
     return b->device->ops;
 }
 
+static const struct row_ops *row_ops_of(const struct kernel_bench *b)
+{
+    return b->device->row_ops;
+}
+
 static struct dropout dropout_of(const struct kernel_bench *b)
 {
     return (struct dropout){.p = b->p, .seed = 1, .step = 2, .site = 3};
@@ -197,7 +202,7 @@ static struct op_cost of_from_f32(const struct kernel_shape *s)
 static void run_row_norms(void *bench)
 {
     const struct kernel_bench *b = bench;
-    ops_of(b)->row_norms_squared(stream_of(b), &b->batch);
+    row_ops_of(b)->row_norms_squared(stream_of(b), &b->batch);
 }
 
 static struct op_cost of_row_norms(const struct kernel_shape *s)
@@ -208,7 +213,7 @@ static struct op_cost of_row_norms(const struct kernel_shape *s)
 static void run_summarise_norms(void *bench)
 {
     const struct kernel_bench *b = bench;
-    ops_of(b)->summarise_norms(stream_of(b), b->summary, b->norms, b->place, b->shape.vocab, 1);
+    row_ops_of(b)->summarise_norms(stream_of(b), b->summary, b->norms, b->place, b->shape.vocab, 1);
 }
 
 static struct op_cost of_summarise_norms(const struct kernel_shape *s)
@@ -219,7 +224,8 @@ static struct op_cost of_summarise_norms(const struct kernel_shape *s)
 static void run_select_rows(void *bench)
 {
     const struct kernel_bench *b = bench;
-    ops_of(b)->select_rows(stream_of(b), b->chosen, b->norms, b->shape.vocab, b->shape.important);
+    row_ops_of(b)->select_rows(stream_of(b), b->chosen, b->norms, b->shape.vocab,
+                               b->shape.important);
 }
 
 static struct op_cost of_select_rows(const struct kernel_shape *s)
@@ -236,8 +242,8 @@ static void adamw_rows(const struct kernel_bench *b, int first, int n)
                                       .weight_decay = 0.01f,
                                       .correction1 = 1,
                                       .correction2 = 1};
-    ops_of(b)->adamw_rows(stream_of(b), &b->batch, b->updates + first, n, ROWS_GRADIENT, &rule,
-                          b->one, b->shape.element == 2);
+    row_ops_of(b)->adamw_rows(stream_of(b), &b->batch, b->updates + first, n, ROWS_GRADIENT, &rule,
+                              b->one, b->shape.element == 2);
 }
 
 static void run_adamw_all(void *bench)
@@ -271,7 +277,7 @@ static void run_accumulate_rows(void *bench)
 {
     const struct kernel_bench *b = bench;
     struct channel_set set = channels_in((1 << INTERVAL) - 1);
-    ops_of(b)->accumulate_rows(stream_of(b), &b->batch, &set, 1, b->one);
+    row_ops_of(b)->accumulate_rows(stream_of(b), &b->batch, &set, 1, b->one);
 }
 
 /* All deferred channels; a group in INTERVAL is fresh. */
@@ -290,7 +296,8 @@ static void run_send_rows(void *bench)
 {
     const struct kernel_bench *b = bench;
     struct channel_set set = channels_in(1);
-    ops_of(b)->send_rows(stream_of(b), &b->batch, ROWS_WINDOW, exchange_dtype(b), &set, INTERVAL);
+    row_ops_of(b)->send_rows(stream_of(b), &b->batch, ROWS_WINDOW, exchange_dtype(b), &set,
+                             INTERVAL);
 }
 
 static struct op_cost of_send_rows(const struct kernel_shape *s)
@@ -302,7 +309,7 @@ static void run_receive_rows(void *bench)
 {
     const struct kernel_bench *b = bench;
     struct channel_set set = channels_in(1);
-    ops_of(b)->receive_rows(stream_of(b), &b->batch, exchange_dtype(b), &set);
+    row_ops_of(b)->receive_rows(stream_of(b), &b->batch, exchange_dtype(b), &set);
 }
 
 static struct op_cost of_receive_rows(const struct kernel_shape *s)
@@ -313,8 +320,8 @@ static struct op_cost of_receive_rows(const struct kernel_shape *s)
 static void run_copy_rows(void *bench)
 {
     const struct kernel_bench *b = bench;
-    ops_of(b)->copy_rows(stream_of(b), b->m, NULL, b->gradient, b->important, b->shape.important,
-                         (size_t)b->shape.C * sizeof(float));
+    row_ops_of(b)->copy_rows(stream_of(b), b->m, NULL, b->gradient, b->important,
+                             b->shape.important, (size_t)b->shape.C * sizeof(float));
 }
 
 static struct op_cost of_copy_rows(const struct kernel_shape *s)

@@ -3,6 +3,7 @@
 #define ZF_CMD_BENCH_KERNELS_CASES_H
 
 #include "model/device/op_cost.h"
+#include "model/device/row_ops.h"
 #include "model/gpt.h"
 
 /* A micro-batch of n_seqs sequences of `length` tokens, and a matrix of channels: the token

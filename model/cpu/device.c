@@ -155,31 +155,10 @@ float *cpu_scratch(struct stream *s, size_t n)
     return s->scratch;
 }
 
-static const struct ops cpu_ops = {
-    .embedding_forward = cpu_embedding_forward,
-    .embedding_backward = cpu_embedding_backward,
-    .residual_layernorm_forward = cpu_residual_layernorm_forward,
-    .residual_layernorm_backward = cpu_residual_layernorm_backward,
-    .matmul = cpu_matmul,
-    .bias_backward = cpu_bias_backward,
-    .attention_forward = cpu_attention_forward,
-    .attention_backward = cpu_attention_backward,
-    .gather_last = cpu_gather_last,
-    .scatter_last = cpu_scatter_last,
-    .cross_entropy = cpu_cross_entropy,
-    .squared_error = cpu_squared_error,
-    .add_sum = cpu_add_sum,
-    .from_f32 = cpu_from_f32,
-    .to_f32 = cpu_to_f32,
-    .row_norms_squared = cpu_row_norms_squared,
-    .summarise_norms = cpu_summarise_norms,
-    .select_rows = cpu_select_rows,
-    .adamw_rows = cpu_adamw_rows,
-    .accumulate_rows = cpu_accumulate_rows,
-    .send_rows = cpu_send_rows,
-    .receive_rows = cpu_receive_rows,
-    .copy_rows = cpu_copy_rows,
-};
+#define X(name) .name = cpu_##name,
+static const struct ops cpu_ops = {MODEL_OPERATORS(X)};
+static const struct row_ops cpu_row_ops = {ROW_OPERATORS(X)};
+#undef X
 
 struct device *device_cpu(int n_threads)
 {
@@ -187,6 +166,7 @@ struct device *device_cpu(int n_threads)
     static struct device device = {
         .name = "cpu",
         .ops = &cpu_ops,
+        .row_ops = &cpu_row_ops,
         .dtype = DTYPE_F32,
         .unified = true,
         .compute = &compute,

@@ -12,6 +12,10 @@
 
 #include "model/cuda/pack.cuh"
 
+extern "C" {
+#include "model/device/row_ops.h"
+}
+
 /* The matrix that a number belongs to: the last of those whose `first` is not greater, which has
  * some, since one without has the `first` of the next. A warp looks at 32 at a time: two rounds do
  * for a thousand matrices. All lanes call it, with the same number. */

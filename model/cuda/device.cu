@@ -325,31 +325,10 @@ int cuda_multiprocessors(void)
     return cuda.multiprocessors;
 }
 
-static const struct ops cuda_ops = {
-    .embedding_forward = cuda_embedding_forward,
-    .embedding_backward = cuda_embedding_backward,
-    .residual_layernorm_forward = cuda_residual_layernorm_forward,
-    .residual_layernorm_backward = cuda_residual_layernorm_backward,
-    .matmul = cuda_matmul,
-    .bias_backward = cuda_bias_backward,
-    .attention_forward = cuda_attention_forward,
-    .attention_backward = cuda_attention_backward,
-    .gather_last = cuda_gather_last,
-    .scatter_last = cuda_scatter_last,
-    .cross_entropy = cuda_cross_entropy,
-    .squared_error = cuda_squared_error,
-    .add_sum = cuda_add_sum,
-    .from_f32 = cuda_from_f32,
-    .to_f32 = cuda_to_f32,
-    .row_norms_squared = cuda_row_norms_squared,
-    .summarise_norms = cuda_summarise_norms,
-    .select_rows = cuda_select_rows,
-    .adamw_rows = cuda_adamw_rows,
-    .accumulate_rows = cuda_accumulate_rows,
-    .send_rows = cuda_send_rows,
-    .receive_rows = cuda_receive_rows,
-    .copy_rows = cuda_copy_rows,
-};
+#define X(name) .name = cuda_##name,
+static const struct ops cuda_ops = {MODEL_OPERATORS(X)};
+static const struct row_ops cuda_row_ops = {ROW_OPERATORS(X)};
+#undef X
 
 /* The device's number among those that this process may use is good, and the device new enough. */
 static bool check_device(int ordinal, struct zf_error *err)
@@ -381,6 +360,7 @@ static void fill_device(struct device *d)
 {
     d->name = "cuda";
     d->ops = &cuda_ops;
+    d->row_ops = &cuda_row_ops;
     d->dtype = DTYPE_BF16;
     d->unified = false;
     d->compute = &cuda.compute;

@@ -12,13 +12,15 @@
 #include <stddef.h>
 
 struct ops;
+struct row_ops;
 struct plan;
 struct stream;
 struct event;
 
 struct device {
-    const char *name; /* "cpu", "cuda" */
-    const struct ops *ops;
+    const char *name;              /* "cpu", "cuda" */
+    const struct ops *ops;         /* of models (model/device/ops.h) */
+    const struct row_ops *row_ops; /* of the engine (model/device/row_ops.h) */
     enum dtype dtype;       /* of parameters and activations: F32 on the CPU device, BF16 on CUDA */
     bool unified;           /* device memory is host memory: the host may look into it */
     struct stream *compute; /* the stream that forward and backward run on */

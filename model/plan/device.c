@@ -406,6 +406,7 @@ static void describe(struct plan *p)
 {
     p->device = (struct device){.name = p->machine.is_cpu ? "cpu" : "cuda",
                                 .ops = &plan_ops,
+                                .row_ops = &plan_row_ops,
                                 .dtype = p->machine.is_cpu ? DTYPE_F32 : DTYPE_BF16,
                                 .unified = p->machine.is_cpu,
                                 .compute = &p->compute,

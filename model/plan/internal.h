@@ -3,6 +3,7 @@
 #define ZF_MODEL_PLAN_INTERNAL_H
 
 #include "model/device/op_cost.h"
+#include "model/device/row_ops.h"
 #include "model/plan/plan.h"
 
 /* Resources of the clock. */
@@ -55,6 +56,7 @@ struct plan {
 };
 
 extern const struct ops plan_ops;
+extern const struct row_ops plan_row_ops;
 
 bool plan_on_device(const struct plan *p, const void *memory);
 

@@ -186,13 +186,13 @@ static void summarise_norms(struct stream *s, struct norm_summary *out, const fl
     if (p->norms_stale)
         plan_make_norms(p, (float *)sums, n);
     p->norms_stale = false;
-    device_cpu(0)->ops->summarise_norms(NULL, out, sums, place, n, limit);
+    device_cpu(0)->row_ops->summarise_norms(NULL, out, sums, place, n, limit);
     plan_operate(s, "norm summary", NORMS, cost_summarise_norms(n), false);
 }
 
 static void select_rows(struct stream *s, unsigned char *chosen, const float *sums, int n, int k)
 {
-    device_cpu(0)->ops->select_rows(NULL, chosen, sums, n, k);
+    device_cpu(0)->row_ops->select_rows(NULL, chosen, sums, n, k);
     plan_operate(s, "select rows", NORMS, cost_select_rows(n), false);
 }
 
@@ -279,28 +279,7 @@ static void copy_rows(struct stream *s, void *dst, const int *dst_row, const voi
     }
 }
 
-const struct ops plan_ops = {
-    .embedding_forward = embedding_forward,
-    .embedding_backward = embedding_backward,
-    .residual_layernorm_forward = residual_layernorm_forward,
-    .residual_layernorm_backward = residual_layernorm_backward,
-    .matmul = matmul,
-    .bias_backward = bias_backward,
-    .attention_forward = attention_forward,
-    .attention_backward = attention_backward,
-    .gather_last = gather_last,
-    .scatter_last = scatter_last,
-    .cross_entropy = cross_entropy,
-    .squared_error = squared_error,
-    .add_sum = add_sum,
-    .from_f32 = from_f32,
-    .to_f32 = to_f32,
-    .row_norms_squared = row_norms_squared,
-    .summarise_norms = summarise_norms,
-    .select_rows = select_rows,
-    .adamw_rows = adamw_rows,
-    .accumulate_rows = accumulate_rows,
-    .send_rows = send_rows,
-    .receive_rows = receive_rows,
-    .copy_rows = copy_rows,
-};
+#define X(name) .name = name,
+const struct ops plan_ops = {MODEL_OPERATORS(X)};
+const struct row_ops plan_row_ops = {ROW_OPERATORS(X)};
+#undef X

@@ -439,7 +439,7 @@ static void reduce_layer(struct engine *e, int layer)
  * down. */
 static void measure_layer(struct engine *e, int layer)
 {
-    e->device->ops->row_norms_squared(e->reducing, &e->layers[layer]);
+    e->device->row_ops->row_norms_squared(e->reducing, &e->layers[layer]);
     windows_stage(e, layer);
 }
 
@@ -464,8 +464,8 @@ static void measure_step(struct engine *e)
             measure_layer(e, layer);
         comm_device_all_reduce(e->comm, e->reducing, e->norms, e->n_channels);
     }
-    d->ops->summarise_norms(e->reducing, e->summary, e->norms, e->place_device, (int)e->n_channels,
-                            e->config.gradient_clipping);
+    d->row_ops->summarise_norms(e->reducing, e->summary, e->norms, e->place_device,
+                                (int)e->n_channels, e->config.gradient_clipping);
     engine_follow(e, e->device->compute, e->reducing);
     d->copy(e->reducing, e->summary_host, e->summary, sizeof *e->summary);
     if (e->norms_host)

@@ -61,9 +61,9 @@ static void copy_run(struct engine *e, const struct shared_run *run, bool pack)
     const struct param *p = run->matrix->param;
     char *values = (char *)e->params + p->offset * dtype_size(e->dtype), *at = e->shared + run->at;
     const int *rows = e->shared_rows + run->first;
-    e->device->ops->copy_rows(e->reducing, pack ? at : values, pack ? NULL : rows,
-                              pack ? values : at, pack ? rows : NULL, run->n,
-                              (size_t)p->cols * dtype_size(e->dtype));
+    e->device->row_ops->copy_rows(e->reducing, pack ? at : values, pack ? NULL : rows,
+                                  pack ? values : at, pack ? rows : NULL, run->n,
+                                  (size_t)p->cols * dtype_size(e->dtype));
 }
 
 static void share_matrices(struct engine *e, int first, int last)

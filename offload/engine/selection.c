@@ -66,8 +66,8 @@ void channels_update(struct engine *e, enum row_source source, float lr, const f
         if (n == 0)
             continue;
         state_visit(e, m, l->host + first, n, true, report);
-        d->ops->adamw_rows(d->compute, &e->all, l->device + first, n, source, &rule, factor,
-                           e->config.bf16);
+        d->row_ops->adamw_rows(d->compute, &e->all, l->device + first, n, source, &rule, factor,
+                               e->config.bf16);
         state_visit(e, m, l->host + first, n, false, report);
     }
 }
@@ -110,9 +110,9 @@ static void choose(struct engine *e)
     for (int i = 0; i < e->n_matrices; i++) {
         const struct matrix *m = &e->matrices[i];
         if (m->selectable)
-            d->ops->select_rows(d->compute, e->choice + m->first_channel,
-                                e->norms + m->first_channel, m->param->rows,
-                                schedule_important(e->config.topk_ratio, m->param->rows));
+            d->row_ops->select_rows(d->compute, e->choice + m->first_channel,
+                                    e->norms + m->first_channel, m->param->rows,
+                                    schedule_important(e->config.topk_ratio, m->param->rows));
     }
 }
 
@@ -126,7 +126,8 @@ static double share_of_choice(struct engine *e)
 {
     struct device *d = e->device;
     struct norm_summary s;
-    d->ops->summarise_norms(d->compute, &e->summary[1], e->norms, e->choice, (int)e->n_channels, 0);
+    d->row_ops->summarise_norms(d->compute, &e->summary[1], e->norms, e->choice, (int)e->n_channels,
+                                0);
     d->copy(d->compute, &s, &e->summary[1], sizeof s);
     d->stream_wait(d->compute);
     return share_of(&s);

@@ -230,7 +230,7 @@ static void rows_up(struct engine *e, float *device, const int *device_rows, con
         char *place = staging_take(e, cols, n - first, &count);
         copy_on_host(e, place, NULL, (const char *)host, host_rows + first, count, bytes);
         d->copy(d->compute, e->staging.rows, device_rows + first, sizeof(int) * (size_t)count);
-        d->ops->copy_rows(d->compute, device, e->staging.rows, place, NULL, count, bytes);
+        d->row_ops->copy_rows(d->compute, device, e->staging.rows, place, NULL, count, bytes);
     }
 }
 
@@ -255,7 +255,7 @@ static void rows_down(struct engine *e, float *host, const int *host_rows, const
     for (int first = 0, count; first < n; first += count) {
         char *place = staging_take(e, cols, n - first, &count);
         d->copy(d->compute, e->staging.rows, device_rows + first, sizeof(int) * (size_t)count);
-        d->ops->copy_rows(d->compute, place, NULL, device, e->staging.rows, count, bytes);
+        d->row_ops->copy_rows(d->compute, place, NULL, device, e->staging.rows, count, bytes);
         note_landing(e, host, host_rows + first, count, cols, (size_t)(place - e->staging.memory));
     }
 }

@@ -141,8 +141,8 @@ void windows_stage(struct engine *e, int layer)
     const struct channel_set set = channels_in(e, ALL_GROUPS, true);
     engine_follow(e, e->down, e->reducing);
     trace_begin(e->config.trace, TRACE_LINK_DOWN, "gradients");
-    e->device->ops->send_rows(e->down, &e->layers[layer], ROWS_GRADIENT, exchange_dtype(e), &set,
-                              1);
+    e->device->row_ops->send_rows(e->down, &e->layers[layer], ROWS_GRADIENT, exchange_dtype(e),
+                                  &set, 1);
     trace_end(e->config.trace, TRACE_LINK_DOWN, bytes);
 }
 
@@ -162,7 +162,7 @@ void windows_accumulate_on_device(struct engine *e)
         return;
     engine_follow(e, d->compute, e->down); /* a window that is being sent does not begin anew */
     const struct channel_set set = channels_in(e, ALL_GROUPS, true);
-    d->ops->accumulate_rows(d->compute, &e->all, &set, fresh_groups(e), &e->summary->factor);
+    d->row_ops->accumulate_rows(d->compute, &e->all, &set, fresh_groups(e), &e->summary->factor);
 }
 
 void windows_count_step(struct engine *e, float factor, struct step_report *report)
@@ -300,7 +300,8 @@ static void send_means(struct engine *e, struct group *g, struct step_report *re
     engine_follow(e, e->down, d->compute);
     trace_begin(e->config.trace, TRACE_LINK_DOWN, "window");
     const struct channel_set set = channels_in(e, (uint64_t)1 << g->index, false);
-    d->ops->send_rows(e->down, &e->all, ROWS_WINDOW, exchange_dtype(e), &set, (float)g->open_steps);
+    d->row_ops->send_rows(e->down, &e->all, ROWS_WINDOW, exchange_dtype(e), &set,
+                          (float)g->open_steps);
     trace_end(e->config.trace, TRACE_LINK_DOWN, bytes);
     report->bytes_down += bytes;
 }
@@ -362,7 +363,7 @@ static void receive(struct engine *e, int layer, const struct group *g, struct s
             e->updated[m->first_channel + (size_t)r] = 1;
     }
     if (bytes > 0)
-        e->device->ops->receive_rows(e->up, &e->layers[layer], exchange_dtype(e), &set);
+        e->device->row_ops->receive_rows(e->up, &e->layers[layer], exchange_dtype(e), &set);
     report->bytes_up += bytes;
 }
 

@@ -16,8 +16,8 @@
 #define ZF_OFFLOAD_HOST_ADAM_H
 
 #include "data/safetensors.h"
-#include "model/device/ops.h"
 #include "model/device/row_groups.h"
+#include "model/device/row_ops.h"
 
 #include <stdbool.h>
 #include <stddef.h>

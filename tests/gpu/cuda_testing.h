@@ -10,6 +10,7 @@
 #include "data/bf16.h"
 #include "data/rng.h"
 #include "model/device/ops.h"
+#include "model/device/row_ops.h"
 
 #include <math.h>
 

@@ -38,13 +38,13 @@ static void norms_of_rows(void **state)
     float *alone = cuda_upload(cuda, expected, sizeof(float) * N);
     struct matrix_batch a = norms_create(cpu, theirs, x, expected);
     struct matrix_batch b = norms_create(cuda, ours, g, norms);
-    cpu->ops->row_norms_squared(cpu->compute, &a);
-    cuda->ops->row_norms_squared(cuda->compute, &b);
+    cpu->row_ops->row_norms_squared(cpu->compute, &a);
+    cuda->row_ops->row_norms_squared(cuda->compute, &b);
     cuda->release((void *)b.matrices);
     b = norms_create(cuda, ours, g, alone);
     for (int k = 0; k < NORM_SHAPES; k++) {
         const struct matrix_batch one = matrix_batch_part(ours, b.matrices, k, k + 1);
-        cuda->ops->row_norms_squared(cuda->compute, &one);
+        cuda->row_ops->row_norms_squared(cuda->compute, &one);
     }
     norms = off_device(norms, sizeof(float) * N);
     alone = off_device(alone, sizeof(float) * N);
@@ -64,7 +64,7 @@ static struct norm_summary summary_of(struct device *d, const float *sums,
     unsigned char *p = d->allocate((size_t)n);
     d->copy(d->compute, s, sums, sizeof(float) * (size_t)n);
     d->copy(d->compute, p, place, (size_t)n);
-    d->ops->summarise_norms(d->compute, out, s, p, n, limit);
+    d->row_ops->summarise_norms(d->compute, out, s, p, n, limit);
     d->copy(d->compute, &host, out, sizeof host);
     d->release(out);
     d->release(s);
@@ -138,8 +138,8 @@ static void the_same_rows_are_chosen(void **state)
             float *s = cuda_upload(cuda, sums, sizeof(float) * (size_t)(n + 1));
             for (int k = 0; k < 6; k++) {
                 unsigned char *chosen = cuda->allocate((size_t)n);
-                cpu->ops->select_rows(cpu->compute, expected, sums + 1, n, ks[k]);
-                cuda->ops->select_rows(cuda->compute, chosen, s + 1, n, ks[k]);
+                cpu->row_ops->select_rows(cpu->compute, expected, sums + 1, n, ks[k]);
+                cuda->row_ops->select_rows(cuda->compute, chosen, s + 1, n, ks[k]);
                 chosen = off_device(chosen, (size_t)n);
                 for (int i = 0; i < n; i++)
                     if (chosen[i] != expected[i])
@@ -242,8 +242,8 @@ static void slots_update(struct device *d, struct slots *s, enum row_source sour
     for (int i = 0; i < 3; i++) {
         const int first = i < 2 ? 0 : 5;
         d->copy(d->compute, s->scale, &scales[i], sizeof *scales);
-        d->ops->adamw_rows(d->compute, &s->batch, s->updates + first, n - first, source, rule,
-                           s->scale, true);
+        d->row_ops->adamw_rows(d->compute, &s->batch, s->updates + first, n - first, source, rule,
+                               s->scale, true);
     }
 }
 

@@ -139,8 +139,9 @@ static void rows_gather(void **state)
         struct table device = table_create(cuda, c, k, (struct arrays){.gradient = g, .window = w});
         for (int i = 0; i < 3; i++) {
             const uint64_t fresh = i < 2 ? c->fresh : 0;
-            cpu->ops->accumulate_rows(cpu->compute, &host.batch, &host.set, fresh, &scales[i]);
-            cuda->ops->accumulate_rows(cuda->compute, &device.batch, &device.set, fresh, scale + i);
+            cpu->row_ops->accumulate_rows(cpu->compute, &host.batch, &host.set, fresh, &scales[i]);
+            cuda->row_ops->accumulate_rows(cuda->compute, &device.batch, &device.set, fresh,
+                                           scale + i);
         }
         w = off_device(w, bytes);
         assert_close("window", w, window, n, ROUNDING);
@@ -169,8 +170,8 @@ static void leave(const struct rows_case *c, uint32_t key, enum dtype dtype, enu
         b = (struct arrays){.gradient = x, .staged = dst, .dtype = dtype};
     }
     struct table host = table_create(cpu, c, key, a), device = table_create(cuda, c, key, b);
-    cpu->ops->send_rows(cpu->compute, &host.batch, source, dtype, &host.set, 3);
-    cuda->ops->send_rows(cuda->compute, &device.batch, source, dtype, &device.set, 3);
+    cpu->row_ops->send_rows(cpu->compute, &host.batch, source, dtype, &host.set, 3);
+    cuda->row_ops->send_rows(cuda->compute, &device.batch, source, dtype, &device.set, 3);
     cuda->stream_wait(cuda->compute);
     assert_memory_equal(dst, expected, size * n);
     table_destroy(&host);
@@ -204,7 +205,7 @@ static void rows_arrive(void **state)
         uint16_t *param = cuda_upload(cuda, expected, sizeof *param * n);
         struct table t = table_create(
             cuda, c, k, (struct arrays){.values = (char *)param, .exchange = src, .dtype = dtype});
-        cuda->ops->receive_rows(cuda->compute, &t.batch, dtype, &t.set);
+        cuda->row_ops->receive_rows(cuda->compute, &t.batch, dtype, &t.set);
         param = off_device(param, sizeof *param * n);
         for (size_t i = 0; i < n; i++)
             if (in[i])
@@ -232,10 +233,10 @@ static void copy_with(size_t width, size_t offset, bool chooses_dst, bool choose
     char *x = arrives ? pinned(src, src_bytes) : cuda_upload(cuda, src, src_bytes);
     int *dst_row = cuda_upload(cuda, to, sizeof to),
         *src_row = cuda_upload(cuda, from, sizeof from);
-    cpu->ops->copy_rows(cpu->compute, expected + offset, chooses_dst ? to : NULL, src + offset,
-                        chooses_src ? from : NULL, N, width);
-    cuda->ops->copy_rows(cuda->compute, dst + offset, chooses_dst ? dst_row : NULL, x + offset,
-                         chooses_src ? src_row : NULL, N, width);
+    cpu->row_ops->copy_rows(cpu->compute, expected + offset, chooses_dst ? to : NULL, src + offset,
+                            chooses_src ? from : NULL, N, width);
+    cuda->row_ops->copy_rows(cuda->compute, dst + offset, chooses_dst ? dst_row : NULL, x + offset,
+                             chooses_src ? src_row : NULL, N, width);
     dst = off_device(dst, dst_bytes);
     assert_memory_equal(dst, expected, dst_bytes);
     if (arrives)
@@ -283,15 +284,15 @@ static uint16_t *round_trip(const struct rows_case *c, uint32_t key, float *grad
     cuda->event_record(arrived, up);
     cuda->event_order(cuda->compute, arrived);
     for (int i = 0; i < 3; i++)
-        cuda->ops->accumulate_rows(cuda->compute, &t.batch, &t.set, 0, scale);
+        cuda->row_ops->accumulate_rows(cuda->compute, &t.batch, &t.set, 0, scale);
     cuda->event_record(gathered, cuda->compute);
     cuda->event_order(down, gathered);
-    cuda->ops->send_rows(down, &t.batch, ROWS_WINDOW, DTYPE_BF16, &t.set, 3);
+    cuda->row_ops->send_rows(down, &t.batch, ROWS_WINDOW, DTYPE_BF16, &t.set, 3);
     cuda->event_record(left, down);
     cuda->event_wait(left);
     for (size_t i = 0; i < n; i++)
         exchange[i] ^= 0x8000u;
-    cuda->ops->receive_rows(up, &t.batch, DTYPE_BF16, &t.set);
+    cuda->row_ops->receive_rows(up, &t.batch, DTYPE_BF16, &t.set);
     cuda->event_record(updated, up);
     cuda->event_order(cuda->compute, updated);
     param = off_device(param, sizeof *param * n);
@@ -340,18 +341,18 @@ static void nothing_of_nothing(void **state)
     struct matrix_rows rows[2] = {{.values = x, .gradient = x, .window = x, .cols = 4},
                                   {.values = x, .gradient = x, .window = x, .cols = 9}};
     struct matrix_rows *table = (struct matrix_rows *)matrix_batch_upload(cuda, rows, 2).matrices;
-    const struct ops *ops = cuda->ops;
+    const struct row_ops *row_ops = cuda->row_ops;
     struct stream *s = cuda->compute;
     for (int n = 0; n <= 2; n++) {
         const struct matrix_batch none = matrix_batch_part(rows, table, 0, n);
-        ops->row_norms_squared(s, &none);
-        ops->adamw_rows(s, &none, NULL, 0, ROWS_GRADIENT, &rule, x, true);
-        ops->accumulate_rows(s, &none, &set, 0, x);
-        ops->send_rows(s, &none, ROWS_WINDOW, DTYPE_F32, &set, 2);
-        ops->receive_rows(s, &none, DTYPE_F32, &set);
+        row_ops->row_norms_squared(s, &none);
+        row_ops->adamw_rows(s, &none, NULL, 0, ROWS_GRADIENT, &rule, x, true);
+        row_ops->accumulate_rows(s, &none, &set, 0, x);
+        row_ops->send_rows(s, &none, ROWS_WINDOW, DTYPE_F32, &set, 2);
+        row_ops->receive_rows(s, &none, DTYPE_F32, &set);
     }
-    ops->copy_rows(s, x, NULL, host, NULL, 0, 4);
-    ops->select_rows(s, (unsigned char *)x, x, 0, 0);
+    row_ops->copy_rows(s, x, NULL, host, NULL, 0, 4);
+    row_ops->select_rows(s, (unsigned char *)x, x, 0, 0);
     x = off_device(x, sizeof values);
     assert_memory_equal(x, values, sizeof values);
     assert_memory_equal(host, values, sizeof values);

@@ -4,6 +4,8 @@
 
 #include "tests/parity/gpt_fixture.h"
 
+#include "model/device/row_ops.h"
+
 #define TOLERANCE 1e-4 /* norm(a - b) / norm(b) */
 
 #define N_STEPS      10
@@ -161,7 +163,7 @@ static double gradient_norm(const struct optimizer *o)
     const size_t n = (size_t)o->n_updates;
     float *norms = zf_malloc(n * sizeof *norms);
     double sum = 0;
-    o->device->ops->row_norms_squared(o->device->compute, &o->batch);
+    o->device->row_ops->row_norms_squared(o->device->compute, &o->batch);
     o->device->copy(o->device->compute, norms, o->norms, n * sizeof *norms);
     o->device->stream_wait(o->device->compute);
     for (size_t i = 0; i < n; i++)
@@ -181,8 +183,8 @@ static double optimizer_step(struct optimizer *o, struct gpt *model, double lr)
                          .eps = 1e-8f,
                          .weight_decay = WEIGHT_DECAY};
     o->device->copy(o->device->compute, o->factor, &factor, sizeof factor);
-    o->device->ops->adamw_rows(o->device->compute, &o->batch, o->updates, o->n_updates,
-                               ROWS_GRADIENT, &rule, o->factor, false);
+    o->device->row_ops->adamw_rows(o->device->compute, &o->batch, o->updates, o->n_updates,
+                                   ROWS_GRADIENT, &rule, o->factor, false);
     o->device->zero(o->device->compute, gpt_grad_data(model),
                     gpt_params(model)->n_elements * sizeof(float));
     o->device->stream_wait(o->device->compute);

@@ -4,6 +4,7 @@
 
 #include "cmd/bench/train_run.h"
 #include "cmd/config/engine_settings.h"
+#include "model/device/row_ops.h"
 
 #include <math.h>
 #include <string.h>
@@ -14,6 +15,7 @@ static const int lengths[LENGTHS] = {7, 1, 12};
 /* A device whose products are counted. */
 
 static const struct ops *real;
+static const struct row_ops *real_rows;
 static double counted;
 
 static void count_matmul(struct stream *s, void *c, const void *a, const void *b,
@@ -238,7 +240,7 @@ static void note_summary(struct stream *s, struct norm_summary *out, const float
                          const unsigned char *place, int n, float limit)
 {
     backward_is_queued = false;
-    real->summarise_norms(s, out, sums, place, n, limit);
+    real_rows->summarise_norms(s, out, sums, place, n, limit);
 }
 
 static void count_wait(struct event *event)
@@ -252,11 +254,14 @@ static void a_step_is_queued_before_its_loss_is_asked_for(void **state)
     (void)state;
     struct device device = *device_cpu(1);
     struct ops ops = *device.ops;
+    struct row_ops row_ops = *device.row_ops;
     real = device.ops;
+    real_rows = device.row_ops;
     real_wait = device.event_wait;
     ops.embedding_backward = note_backward;
-    ops.summarise_norms = note_summary;
+    row_ops.summarise_norms = note_summary;
     device.ops = &ops;
+    device.row_ops = &row_ops;
     device.event_wait = count_wait;
     struct train_job job = job_of(&device, GPT_HEAD_LM);
     train_data_make(&job, (const int[]){9}, 1, 1);

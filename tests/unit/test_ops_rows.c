@@ -6,12 +6,13 @@
 #include "data/alloc.h"
 #include "data/bf16.h"
 #include "data/rng.h"
-#include "model/device/ops.h"
+#include "model/device/row_ops.h"
 
 #include <math.h>
 
 static struct device *device;
 #define OPS     (device->ops)
+#define ROW_OPS (device->row_ops)
 #define COMPUTE (device->compute)
 
 static int set_up(void **state)
@@ -189,7 +190,7 @@ static void adamw_with(bool own_master, bool bf16, bool l2, enum row_source sour
     slots_create(&after, own_master);
     for (int k = 0; k < WIDTHS; k++) /* of the other source there is nothing to be had */
         *(source == ROWS_GRADIENT ? &after.rows[k].window : &after.rows[k].gradient) = NULL;
-    OPS->adamw_rows(COMPUTE, &after.batch, after.updates, after.n, source, &rule, &scale, bf16);
+    ROW_OPS->adamw_rows(COMPUTE, &after.batch, after.updates, after.n, source, &rule, &scale, bf16);
     for (int i = 0; i < after.n; i++) {
         const struct channel_update *u = &before.updates[i];
         assert_int_equal(after.updates[i].updates, u->updates + (scale != 0));
@@ -235,7 +236,7 @@ static void norms_are_summed_up(void **state)
     }
     struct norm_summary got;
     for (int i = 0; i < 3; i++) {
-        OPS->summarise_norms(COMPUTE, &got, sums, place, N, limits[i]);
+        ROW_OPS->summarise_norms(COMPUTE, &got, sums, place, N, limits[i]);
         assert_near("the norm", got.norm, sqrt(all), 1e-6);
         assert_near("the factor", got.factor, i == 1 ? limits[1] / (sqrt(all) + 1e-6) : 1, 1e-7);
         assert_true(fabs(got.important - important) < 1e-9 * important);
@@ -244,10 +245,10 @@ static void norms_are_summed_up(void **state)
     const float bad[] = {INFINITY, NAN};
     for (int i = 0; i < 2; i++) {
         sums[N - 1] = bad[i];
-        OPS->summarise_norms(COMPUTE, &got, sums, place, N, limits[i]);
+        ROW_OPS->summarise_norms(COMPUTE, &got, sums, place, N, limits[i]);
         assert_true(!isfinite(got.norm) && got.factor == 0);
     }
-    OPS->summarise_norms(COMPUTE, &got, sums, place, 0, 1);
+    ROW_OPS->summarise_norms(COMPUTE, &got, sums, place, 0, 1);
     assert_true(got.norm == 0 && got.factor == 1 && got.important == 0 && got.selectable == 0);
     free(sums);
 }
@@ -274,7 +275,7 @@ static void greatest_rows_are_chosen(void **state)
         static const int counts[] = {0, 1, 7, 250, N - 1, N};
         for (int c = 0; c < 6; c++) {
             memset(chosen, 9, sizeof chosen);
-            OPS->select_rows(COMPUTE, chosen, sums, N, counts[c]);
+            ROW_OPS->select_rows(COMPUTE, chosen, sums, N, counts[c]);
             for (int i = 0; i < N; i++)
                 assert_int_equal(chosen[i], among_greatest(sums, N, counts[c], i));
         }
@@ -388,10 +389,10 @@ static void rows_gather(void **state)
             t.rows[k].gradient = gradient + first_of(k);
         }
         gradient[0] = NAN;
-        OPS->accumulate_rows(COMPUTE, &t.batch, &t.set, c->fresh, &skipped);
+        ROW_OPS->accumulate_rows(COMPUTE, &t.batch, &t.set, c->fresh, &skipped);
         assert_memory_equal(window, before, sizeof(float) * t.n);
         gradient[0] = 1;
-        OPS->accumulate_rows(COMPUTE, &t.batch, &t.set, c->fresh, &scale);
+        ROW_OPS->accumulate_rows(COMPUTE, &t.batch, &t.set, c->fresh, &scale);
         for (size_t i = 0; i < t.n; i++)
             if (t.in[i])
                 assert_near("window", window[i],
@@ -420,7 +421,7 @@ static void leave(const struct rows_case *c, enum row_source source)
             *(source == ROWS_WINDOW ? &m->exchange : &m->staged) =
                 wide ? (void *)(f32 + first_of(k)) : bf16 + first_of(k);
         }
-        OPS->send_rows(COMPUTE, &t.batch, source, wide ? DTYPE_F32 : DTYPE_BF16, &t.set, 3);
+        ROW_OPS->send_rows(COMPUTE, &t.batch, source, wide ? DTYPE_F32 : DTYPE_BF16, &t.set, 3);
     }
     for (size_t i = 0; i < t.n; i++) {
         assert_true(f32[i] == (t.in[i] ? src[i] / 3 : f32_before[i]));
@@ -461,7 +462,7 @@ static void rows_arrive(void **state)
                 t.rows[k].values = param + first_of(k);
                 t.rows[k].exchange = wide ? (void *)(src + first_of(k)) : bf16 + first_of(k);
             }
-            OPS->receive_rows(COMPUTE, &t.batch, wide ? DTYPE_F32 : DTYPE_BF16, &t.set);
+            ROW_OPS->receive_rows(COMPUTE, &t.batch, wide ? DTYPE_F32 : DTYPE_BF16, &t.set);
             for (size_t i = 0; i < t.n; i++) {
                 const float arrived = wide ? src[i] : bf16_to_f32(bf16[i]);
                 assert_true(param[i] == (t.in[i] ? arrived : before[i]));
@@ -490,7 +491,7 @@ static void norms_of_rows(void **state)
             for (int row = 0; row < MOST_ROWS; row++)
                 norms[k][row] = -1;
         }
-        OPS->row_norms_squared(COMPUTE, &t.batch);
+        ROW_OPS->row_norms_squared(COMPUTE, &t.batch);
         for (int k = 0; k < SHAPES; k++)
             for (int row = 0; row < MOST_ROWS; row++) {
                 const float *x = t.rows[k].gradient + row * shapes[k].cols;
@@ -524,7 +525,7 @@ static void rows_are_copied(void **state)
         for (int i = 0; i < N; i++)
             memcpy(expected + width * (size_t)(dst_row ? dst_row[i] : i),
                    src + width * (size_t)(src_row ? src_row[i] : i), width);
-        OPS->copy_rows(COMPUTE, dst, dst_row, src, src_row, N, width);
+        ROW_OPS->copy_rows(COMPUTE, dst, dst_row, src, src_row, N, width);
         assert_memory_equal(dst, expected, width * ROWS);
         free(src);
         free(dst);
@@ -546,14 +547,14 @@ static void nothing_of_nothing(void **state)
     matrix_batch_number(rows, 2);
     for (int n = 0; n <= 2; n++) {
         const struct matrix_batch none = matrix_batch_part(rows, rows, 0, n);
-        OPS->row_norms_squared(COMPUTE, &none);
-        OPS->adamw_rows(COMPUTE, &none, NULL, 0, ROWS_GRADIENT, &rule, x, false);
-        OPS->accumulate_rows(COMPUTE, &none, &set, 0, x);
-        OPS->send_rows(COMPUTE, &none, ROWS_WINDOW, DTYPE_F32, &set, 2);
-        OPS->receive_rows(COMPUTE, &none, DTYPE_F32, &set);
+        ROW_OPS->row_norms_squared(COMPUTE, &none);
+        ROW_OPS->adamw_rows(COMPUTE, &none, NULL, 0, ROWS_GRADIENT, &rule, x, false);
+        ROW_OPS->accumulate_rows(COMPUTE, &none, &set, 0, x);
+        ROW_OPS->send_rows(COMPUTE, &none, ROWS_WINDOW, DTYPE_F32, &set, 2);
+        ROW_OPS->receive_rows(COMPUTE, &none, DTYPE_F32, &set);
     }
-    OPS->copy_rows(COMPUTE, x, NULL, x, NULL, 0, 4);
-    OPS->select_rows(COMPUTE, (unsigned char *)x, x, 0, 0);
+    ROW_OPS->copy_rows(COMPUTE, x, NULL, x, NULL, 0, 4);
+    ROW_OPS->select_rows(COMPUTE, (unsigned char *)x, x, 0, 0);
     assert_memory_equal(x, y, sizeof x);
 }
 
@@ -596,8 +597,9 @@ static void same_bits_on_any_threads(void **state)
         for (int k = 0; k < WIDTHS; k++)
             s->rows[k].norms = norms[i][k];
         device = device_cpu(i ? 3 : 1);
-        OPS->adamw_rows(COMPUTE, &s->batch, s->updates, s->n, ROWS_GRADIENT, &rule, &scale, true);
-        OPS->row_norms_squared(COMPUTE, &s->batch);
+        ROW_OPS->adamw_rows(COMPUTE, &s->batch, s->updates, s->n, ROWS_GRADIENT, &rule, &scale,
+                            true);
+        ROW_OPS->row_norms_squared(COMPUTE, &s->batch);
     }
     device = device_cpu(2);
     for (int k = 0; k < WIDTHS; k++) {

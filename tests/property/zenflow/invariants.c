@@ -188,8 +188,8 @@ static void plain_step(struct plain *a, const struct problem *p, const struct en
                                .eps = c->eps,
                                .weight_decay = c->weight_decay};
     d->copy(d->compute, a->gradient, gradient, sizeof(float) * p->table.n_elements);
-    d->ops->adamw_rows(d->compute, &a->batch, a->updates, a->n_updates, ROWS_GRADIENT, &rule,
-                       a->one, on_cuda());
+    d->row_ops->adamw_rows(d->compute, &a->batch, a->updates, a->n_updates, ROWS_GRADIENT, &rule,
+                           a->one, on_cuda());
 }
 
 static void assert_plain_equals(const struct plain *a, const struct problem *p)

@@ -1,0 +1,105 @@
+/* The operators on rows of matrices that the engine (offload/engine/) needs of a device, declared
+ * once, as function types. The notation and the promises are those of ops.h. */
+#ifndef ZF_MODEL_DEVICE_ROW_OPS_H
+#define ZF_MODEL_DEVICE_ROW_OPS_H
+
+#include "model/device/device.h"
+#include "model/device/matrix_batch.h"
+
+#include <stdint.h>
+
+/* AdamW as torch.optim.AdamW (Loshchilov and Hutter, "Decoupled weight decay", ICLR 2019):
+ *   g = gradient_scale * gradient;  p -= lr * weight_decay * p
+ *   m = beta1 m + (1 - beta1) g;  v = beta2 v + (1 - beta2) g^2
+ *   p -= lr * (m / correction1) / (sqrt(v / correction2) + eps),  correction_i = 1 - beta_i^t
+ * With l2 (torch.optim.Adam): weight_decay * p is added to g instead. */
+struct adamw {
+    float lr, beta1, beta2, eps, weight_decay;
+    float correction1, correction2;
+    bool l2;
+};
+
+/* Where a channel stands. One that leaves the important channels does so when its group's window
+ * closes: it gathers gradients from then on, but is no part of the update that this closing starts.
+ * One that is resident is never chosen: it stays on the device. */
+enum channel_place { CHANNEL_DEFERRED, CHANNEL_IMPORTANT, CHANNEL_LEAVING, CHANNEL_RESIDENT };
+
+/* Some channels (rows) of every matrix: the deferred ones whose group is in `groups`, with those
+ * that are leaving or without. */
+struct channel_set {
+    int n_groups;
+    bool with_leaving;
+    uint64_t groups; /* bit j: group j is meant */
+};
+
+/* Which rows an operator reads. */
+enum row_source { ROWS_GRADIENT, ROWS_WINDOW };
+
+/* What the norms of all channels say about a step; in device memory. */
+struct norm_summary {
+    float norm;   /* global L2 norm, summed in double in an order that n alone decides */
+    float factor; /* of clipping, as torch.nn.utils.clip_grad_norm_; 0 where the norm is not
+                     finite: then nothing may change in this step */
+    double important, selectable; /* sums of squares of the important channels, and of all channels
+                               that are not resident */
+};
+
+/* norms[i] = sum of squares of row i of the gradient, for every matrix of the batch; in an
+ * order that the row's length alone decides. */
+typedef void op_row_norms_squared(struct stream *s, const struct matrix_batch *batch);
+/* out: device memory. sums: (n) squared norms of all channels;  place: (n) enum channel_place,
+ * or such a choice as select_rows makes;  limit: greatest global norm, 0: none. */
+typedef void op_summarise_norms(struct stream *s, struct norm_summary *out, const float *sums,
+                                const unsigned char *place, int n, float limit);
+/* chosen[i] = 1 (CHANNEL_IMPORTANT) for the k greatest of sums[0..n), ties to the lower index;
+ * 0 for the others. sums are finite and not negative. */
+typedef void op_select_rows(struct stream *s, unsigned char *chosen, const float *sums, int n,
+                            int k);
+
+/* The operators below take factors on gradients from device memory, one float each: 0 says that
+ * the step is skipped, and then they change nothing. */
+
+/* One AdamW update of n channels, no two the same. updates: (n) device memory; the counts in it
+ * go up by one, and bias corrections are 1 - beta^updates, taken in double (the rule's own are
+ * not used). The gradient is a row of `source` times a factor, gradient_scale. Values get the
+ * master, rounded to bf16 if `bf16`. */
+typedef void op_adamw_rows(struct stream *s, const struct matrix_batch *batch,
+                           struct channel_update *updates, int n, enum row_source source,
+                           const struct adamw *rule, const float *gradient_scale, bool bf16);
+/* For each row of the set: window = (its group in `fresh` ? 0 : window) + scale * gradient.
+ * scale: the factor */
+typedef void op_accumulate_rows(struct stream *s, const struct matrix_batch *batch,
+                                const struct channel_set *set, uint64_t fresh, const float *scale);
+/* For each row of the set, as `dtype` (F32 or BF16): exchange = window / divisor, or where the
+ * source is the gradient, staged = gradient / divisor. */
+typedef void op_send_rows(struct stream *s, const struct matrix_batch *batch,
+                          enum row_source source, enum dtype dtype, const struct channel_set *set,
+                          float divisor);
+/* For each row of the set: values = exchange, which holds `dtype`. */
+typedef void op_receive_rows(struct stream *s, const struct matrix_batch *batch, enum dtype dtype,
+                             const struct channel_set *set);
+/* dst[dst_row[i]] = src[src_row[i]] for i < n: rows of row_bytes bytes each, a multiple of 2.
+ * dst_row, src_row: (n) in device memory, NULL: i itself. dst, src: device memory, or memory of
+ * allocate_host. The rows of dst differ. */
+typedef void op_copy_rows(struct stream *s, void *dst, const int *dst_row, const void *src,
+                          const int *src_row, int n, size_t row_bytes);
+
+/* All of them, as MODEL_OPERATORS. */
+#define ROW_OPERATORS(X)                                                                           \
+    X(row_norms_squared)                                                                           \
+    X(summarise_norms)                                                                             \
+    X(select_rows)                                                                                 \
+    X(adamw_rows)                                                                                  \
+    X(accumulate_rows)                                                                             \
+    X(send_rows)                                                                                   \
+    X(receive_rows)                                                                                \
+    X(copy_rows)
+
+/* A device's. */
+struct row_ops {
+#define X(name) op_##name *name;
+    ROW_OPERATORS(X)
+#undef X
+};
+
+#endif
