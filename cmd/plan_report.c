@@ -5,6 +5,7 @@
 #include "data/clock.h"
 #include "model/plan/plan.h"
 
+#include <assert.h>
 #include <math.h>
 #include <stdlib.h>
 #include <string.h>
@@ -192,6 +193,7 @@ struct summary {
 static struct summary summarise(const struct plan_report *r)
 {
     struct summary s = {0};
+    assert(r->n_steps > 0);
     double *seconds = seconds_of(r), n = r->n_steps;
     s.median = bench_median(seconds, r->n_steps);
     free(seconds);
@@ -230,8 +232,6 @@ void plan_report_print(const struct plan_report *r, size_t n_parameters, FILE *o
 {
     struct summary s = summarise(r);
     double model = 2 * (double)n_parameters;
-    if (r->n_steps == 0)
-        return;
     fprintf(out,
             "planned (simulated, not measured) on %s: %d steps, windows of %d, %d new choice(s)\n"
             "  step:      median %.2f ms, worst %.2f ms, mean %.2f ms; the device waits for the "
@@ -254,7 +254,7 @@ json_t *plan_report_describe(const struct plan_report *r, size_t n_parameters)
     struct summary s = summarise(r);
     struct kind kinds[MOST_KINDS];
     json_t *path = json_object();
-    int n = r->n_steps ? count_kinds(s.middle, kinds) : 0;
+    int n = count_kinds(s.middle, kinds);
     for (int i = 0; i < n; i++)
         json_object_set_new(path, kinds[i].what, json_real(kinds[i].seconds));
     return json_pack("{s:b, s:s, s:i, s:f, s:f, s:f, s:f, s:f, s:f, s:f, s:f, s:o}", "simulated", 1,

@@ -19,7 +19,8 @@ void plan_report_restart(struct plan_report *r);
 /* A step has ended, for the host. */
 void plan_report_step(struct plan_report *r, const struct step_report *report);
 
-/* Time per step, stall, traffic, and the critical path of the median step. */
+/* Time per step, stall, traffic, and the critical path of the median step, and of the worst where
+ * it is much longer. There has been a step. */
 void plan_report_print(const struct plan_report *r, size_t n_parameters, FILE *out);
 /* The same for programs. */
 json_t *plan_report_describe(const struct plan_report *r, size_t n_parameters);

@@ -62,6 +62,12 @@ struct measuring {
 
 #define ROUND_SECONDS 1e-3
 
+/* All ranks are here. */
+static void together(const struct measuring *m)
+{
+    comm_max(m->comm, 0);
+}
+
 static double time_runs(const struct measuring *m, int runs, void (*run)(void *), void *argument)
 {
     double begin = clock_seconds();
@@ -75,7 +81,7 @@ static double time_runs(const struct measuring *m, int runs, void (*run)(void *)
  * same at the same time. */
 static double seconds_of(const struct measuring *m, void (*run)(void *), void *argument)
 {
-    comm_barrier(m->comm);
+    together(m);
     double least = fmin(time_runs(m, 1, run, argument), time_runs(m, 1, run, argument));
     int runs = least < ROUND_SECONDS ? (int)(ROUND_SECONDS / fmax(least, 1e-7)) + 1 : 1;
     for (int i = 0; i < m->rounds; i++)
@@ -306,7 +312,7 @@ static double adam_rate(const struct measuring *m, struct host_adam_job *job, in
     struct worker_pool *pool = worker_pool_create(&config);
     double least = INFINITY;
     for (int i = 0; i <= m->rounds; i++) {
-        comm_barrier(m->comm);
+        together(m);
         double begin = clock_seconds();
         const struct worker_job work = {host_adam_run, job, n_tasks, NULL};
         worker_pool_wait(pool, worker_pool_submit(pool, &work));
@@ -404,7 +410,7 @@ static double exchange_seconds(const struct measuring *m, size_t bytes)
     r.result = m->device->allocate(bytes);
     m->device->zero(m->device->compute, r.data, bytes);
     for (int i = 0; i <= m->rounds; i++) { /* so many on each rank: a collective */
-        comm_barrier(m->comm);
+        together(m);
         double begin = clock_seconds();
         run_exchange(&r);
         least = fmin(least, clock_seconds() - begin);
