@@ -96,8 +96,8 @@ static void write_matrix(struct engine *e, struct safetensors_writer *w, struct 
         write_values(w, m, values);
     }
     safetensors_write_data(w, m->host.updates, sizeof(uint32_t) * n);
-    safetensors_write_data(w, e->place + first, n);
-    safetensors_write_data(w, e->target + first, n);
+    safetensors_write_data(w, e->selection.place + first, n);
+    safetensors_write_data(w, e->selection.target + first, n);
     if (m->selectable) {
         copy_window(e, m, values, false);
         write_values(w, m, values);
@@ -107,22 +107,23 @@ static void write_matrix(struct engine *e, struct safetensors_writer *w, struct 
 
 static void write_engine(const struct engine *e, struct safetensors_writer *w)
 {
-    for (int j = 0; j < e->interval; j++) {
-        const struct group *g = &e->groups[j];
+    for (int j = 0; j < e->windows.interval; j++) {
+        const struct group *g = &e->windows.groups[j];
         int32_t fields[GROUP_FIELDS] = {g->open_steps, g->oldest,           g->in_flight,
                                         g->due,        g->oldest_in_flight, g->closing_steps,
                                         g->has_leaving};
         safetensors_write_data(w, fields, sizeof fields);
     }
-    safetensors_write_data(w, e->important_norm, sizeof(double) * (size_t)e->n_matrices);
-    safetensors_write_data(w, e->deferred_norm, sizeof(double) * (size_t)e->n_matrices);
+    safetensors_write_data(w, e->observed.important_norm, sizeof(double) * (size_t)e->n_matrices);
+    safetensors_write_data(w, e->observed.deferred_norm, sizeof(double) * (size_t)e->n_matrices);
 }
 
 static void write_metadata(const struct engine *e, struct safetensors_writer *w)
 {
-    char *counters = zf_format("%d %d %d %d %d %d %d %d %d %.9g", e->step, e->interval, e->lag,
-                               e->windows_began, e->selected, e->skipped_in_a_row,
-                               e->observed_steps, e->least_interval, e->chosen_in, (double)e->lr);
+    char *counters =
+        zf_format("%d %d %d %d %d %d %d %d %d %.9g", e->step, e->windows.interval, e->windows.lag,
+                  e->windows.began, e->selection.selected, e->skipped_in_a_row, e->observed.steps,
+                  e->observed.least_interval, e->selection.chosen_in, (double)e->lr);
     char *same = settings(e);
     safetensors_write_metadata(w, "engine", counters);
     safetensors_write_metadata(w, "settings", same);
@@ -136,10 +137,10 @@ static void wait_for_workers(struct engine *e)
 {
     struct step_report ignored = {0};
     engine_settle(e);
-    windows_wait(e, &e->accumulation, &ignored);
-    for (int j = 0; j < e->interval; j++)
-        if (e->groups[j].in_flight)
-            windows_wait(e, &e->groups[j].update, &ignored);
+    host_wait(e, &e->windows.accumulation, &ignored);
+    for (int j = 0; j < e->windows.interval; j++)
+        if (e->windows.groups[j].in_flight)
+            host_wait(e, &e->windows.groups[j].update, &ignored);
 }
 
 bool engine_save(struct engine *e, const char *directory, struct zf_error *err)
@@ -149,7 +150,7 @@ bool engine_save(struct engine *e, const char *directory, struct zf_error *err)
     free(path);
     wait_for_workers(e);
     if (w) {
-        int64_t groups[2] = {e->interval, GROUP_FIELDS}, norms[2] = {2, e->n_matrices};
+        int64_t groups[2] = {e->windows.interval, GROUP_FIELDS}, norms[2] = {2, e->n_matrices};
         write_metadata(e, w);
         for (int i = 0; i < e->n_matrices; i++)
             declare_matrix(w, &e->matrices[i]);
@@ -225,8 +226,8 @@ static bool load_flags(struct engine *e, struct matrix *m, const struct piece *p
         place ? piece_of(p->shard, m, "target", DTYPE_U8, 1, n, p->path, err) : NULL;
     if (!t)
         return false;
-    memcpy(e->place + first, place->data, n);
-    memcpy(e->target + first, t->data, n);
+    memcpy(e->selection.place + first, place->data, n);
+    memcpy(e->selection.target + first, t->data, n);
     return true;
 }
 
@@ -285,25 +286,28 @@ static bool load_groups(struct engine *e, const struct piece *p, struct zf_error
     const struct tensor *t = safetensors_find(p->shard, "groups");
     const struct tensor *norms = safetensors_find(p->shard, "norms");
     size_t n = (size_t)e->n_matrices;
-    if (!t || t->dtype != DTYPE_I32 || t->n_elements != (size_t)e->interval * GROUP_FIELDS ||
-        !norms || norms->dtype != DTYPE_I64 || norms->n_elements != 2 * n)
+    if (!t || t->dtype != DTYPE_I32 ||
+        t->n_elements != (size_t)e->windows.interval * GROUP_FIELDS || !norms ||
+        norms->dtype != DTYPE_I64 || norms->n_elements != 2 * n)
         return zf_fail(err, "%s: \"groups\" or \"norms\" is absent or of another size", p->path);
-    for (int j = 0; j < e->interval; j++) {
+    for (int j = 0; j < e->windows.interval; j++) {
         int32_t f[GROUP_FIELDS];
         memcpy(f, (const char *)t->data + sizeof f * (size_t)j, sizeof f);
-        e->groups[j] = (struct group){.engine = e,
-                                      .index = j,
-                                      .open_steps = f[0],
-                                      .oldest = f[1],
-                                      .in_flight = f[2],
-                                      .due = f[3],
-                                      .oldest_in_flight = f[4],
-                                      .closing_steps = f[5],
-                                      .has_leaving = f[6],
-                                      .update = {.handed_over = e->groups[j].update.handed_over}};
+        e->windows.groups[j] =
+            (struct group){.engine = e,
+                           .index = j,
+                           .open_steps = f[0],
+                           .oldest = f[1],
+                           .in_flight = f[2],
+                           .due = f[3],
+                           .oldest_in_flight = f[4],
+                           .closing_steps = f[5],
+                           .has_leaving = f[6],
+                           .update = {.handed_over = e->windows.groups[j].update.handed_over}};
     }
-    memcpy(e->important_norm, norms->data, sizeof(double) * n);
-    memcpy(e->deferred_norm, (const char *)norms->data + sizeof(double) * n, sizeof(double) * n);
+    memcpy(e->observed.important_norm, norms->data, sizeof(double) * n);
+    memcpy(e->observed.deferred_norm, (const char *)norms->data + sizeof(double) * n,
+           sizeof(double) * n);
     return true;
 }
 
@@ -320,10 +324,11 @@ static bool load_counters(struct engine *e, const struct piece *p, struct zf_err
     char *ours = settings(e);
     int selected = 0;
     bool ok = (counters && theirs &&
-               sscanf(counters, "%d %d %d %d %d %d %d %d %d %f", &e->step, &e->interval, &e->lag,
-                      &e->windows_began, &selected, &e->skipped_in_a_row, &e->observed_steps,
-                      &e->least_interval, &e->chosen_in, &e->lr) == 10 &&
-               e->interval >= 1 && e->interval <= ENGINE_MAX_INTERVAL) ||
+               sscanf(counters, "%d %d %d %d %d %d %d %d %d %f", &e->step, &e->windows.interval,
+                      &e->windows.lag, &e->windows.began, &selected, &e->skipped_in_a_row,
+                      &e->observed.steps, &e->observed.least_interval, &e->selection.chosen_in,
+                      &e->lr) == 10 &&
+               e->windows.interval >= 1 && e->windows.interval <= ENGINE_MAX_INTERVAL) ||
               zf_fail(err, "%s: its metadata has no \"engine\" and \"settings\"", p->path);
     if (ok && strcmp(ours, theirs) != 0)
         ok =
@@ -331,7 +336,7 @@ static bool load_counters(struct engine *e, const struct piece *p, struct zf_err
                     "%s: this checkpoint was made with %s, but this run has %s, so it could not go "
                     "on exactly",
                     p->path, theirs, ours);
-    e->selected = selected;
+    e->selection.selected = selected;
     free(ours);
     return ok && load_groups(e, p, err);
 }
@@ -377,8 +382,8 @@ bool engine_load(struct engine *e, const char *directory, struct zf_error *err)
     engine_forget(e);
     bool ok = load_all(e, directory, err);
     if (ok) {
-        e->to_adopt = UINT64_MAX; /* groups that have looked will find nothing */
-        channels_publish(e);
+        e->selection.to_adopt = UINT64_MAX; /* groups that have looked will find nothing */
+        selection_publish(e);
         windows_restore_exchange(e);
     }
     return comm_all_ok(e->comm, ok, err);

@@ -1,14 +1,24 @@
-/* The engine's insides, shared by the files that implement offload/engine/engine.h:
- *   engine.c             creation, the order of a step
- *   table.c       the matrices in the device's memory, for its operators
- *   selection.c    channels: their updates on the device, who is important
- *   state.c       where their state lives, how it moves
- *   ranks.c       changed parameters on their way between ranks
- *   windows.c     windows: gathering gradients, closing, host updates, arrivals
- *   checkpoint.c  save and load */
+/* The engine's insides, shared by the files that implement offload/engine/engine.h. Each file owns
+ * a struct of the engine's, and alone changes what is in it, but for what its functions say; the
+ * rest is set when the engine is made. A file calls those above it.
+ *
+ *   streams.c     struct streams        streams and events; what is on its way to a layer
+ *   host.c        struct host           host memory, the workers and what they are given
+ *   state.c       struct moves, slots   where channels' state lies, how it moves
+ *   table.c       struct batches        the matrices in device memory, for the device's operators
+ *   channels.c    update_list           AdamW on the device
+ *   sharing.c     struct sharing        changed parameters on their way between ranks
+ *   windows.c     struct windows        gathering gradients, closing, host updates, arrivals
+ *   selection.c   struct selection      who is important, and how that changes
+ *   interval.c    struct observed       update_interval "auto"
+ *   step.c        struct norms          the order of a step
+ *   checkpoint.c                        save and load
+ *   engine.c                            making and ending an engine */
 #ifndef ZF_OFFLOAD_ENGINE_INTERNAL_H
 #define ZF_OFFLOAD_ENGINE_INTERNAL_H
 
+#include "model/device/arena.h"
+#include "model/device/row_ops.h"
 #include "offload/engine/engine.h"
 #include "offload/engine/schedule.h"
 #include "offload/host/adam.h"
@@ -101,14 +111,101 @@ struct staging {
     int n_landings, landings_capacity;
 };
 
+/* Beside device->compute. */
+struct streams {
+    struct stream *reducing;  /* gradients to their owners, norms */
+    struct stream *down, *up; /* the link, one each way */
+    struct event *mark;       /* orders one stream behind what is on another so far */
+    struct event *norm_known; /* norms.summary_host holds this step's */
+    struct event **arrived;   /* (n_layers) parameters on their way to a layer are there */
+    bool *arriving;           /* (n_layers) and the compute stream does not wait for it yet */
+};
+
+/* The matrices as the device has them. */
+struct batches {
+    struct matrix_rows *rows; /* (n_matrices) in device memory; it never changes */
+    struct matrix_batch all;
+    struct matrix_batch *layers; /* (n_layers) of each layer's */
+    int *first_of_layer;         /* (n_layers + 1) index of its first matrix */
+};
+
+/* Of this step's gradient, over all ranks' channels. */
+struct norms {
+    float *squared;                    /* (n_channels) device */
+    float *squared_host;               /* update_interval 0: the same, in memory of allocate_host */
+    struct norm_summary *summary;      /* (2) device: of this step; of a choice that is looked at */
+    struct norm_summary *summary_host; /* of this step, in memory of allocate_host */
+};
+
+struct selection {
+    unsigned char *place;        /* (n_channels) enum channel_place: what is in force */
+    unsigned char *place_device; /* (n_channels) the same in device memory */
+    unsigned char *target; /* (n_channels) 1: in the newest choice, adopted as windows close */
+    unsigned char *choice; /* (n_channels) a choice that is looked at, device memory */
+    uint64_t to_adopt;     /* groups that have not looked at the newest choice */
+    bool selected;         /* the first choice has been made */
+    int chosen_in;         /* the step of the newest choice */
+};
+
+/* Ways of channels' state between device and host. */
+struct moves {
+    struct state_arrays visiting; /* offload_important: one matrix's slots at a time */
+    struct staging staging;
+};
+
+struct windows {
+    struct group groups[ENGINE_MAX_INTERVAL];
+    int interval, lag; /* in force */
+    int began;         /* the step in which the present schedule of windows started */
+    float *memory;     /* in device memory, or NULL */
+    float *scale;      /* a factor on gradients, device */
+
+    /* accumulate on the host */
+    struct host_work accumulation; /* the host's addition of staged gradients to its windows */
+    bool staging_gradients;        /* this step's have begun to go down */
+    double stall_seconds;          /* of this step, before its report */
+    size_t staged_bytes;
+    uint64_t staged_fresh; /* groups whose windows it begins */
+    float staged_factor;   /* of clipping */
+};
+
+/* update_interval 0: what the rule has seen since it last chose. */
+struct observed {
+    double *important_norm, *deferred_norm; /* (n_matrices) sums over steps */
+    int steps;
+    struct timing timing;
+    int least_interval; /* with which the host keeps up; 0: not measured yet */
+};
+
+struct host {
+    struct worker_pool *workers;  /* NULL where nothing is ever deferred */
+    struct host_adam_task *tasks; /* all jobs have these chunks */
+    int n_tasks;
+    float *state;   /* master, m, v, and windows where they are on the host */
+    void *exchange; /* gradients down, parameters up; then staged gradients */
+    size_t state_bytes, exchange_bytes;
+    uint32_t *updates;     /* (channels owned) AdamW updates that each has had */
+    size_t elements;       /* parameters whose state may live on the host */
+    double seconds_before; /* that workers had worked before this step */
+};
+
+/* ranks > 1: parameters that changed go to the other ranks through this. */
+struct sharing {
+    unsigned char *updated; /* (n_channels) parameters that changed in this step */
+    char *memory;           /* device */
+    size_t bytes;
+    int *rows; /* (n_channels) which rows they are, device */
+    int *rows_host;
+    size_t *offset; /* (ranks + 1) where each rank's begin, in bytes */
+};
+
 struct engine {
     struct engine_config config;
     struct device *device;
     struct comm *comm;
     int rank, ranks;
-    enum dtype dtype; /* of the device's parameters */
-    bool measuring;   /* nothing is allocated: engine_measure */
-    struct memory_use use;
+    enum dtype dtype;   /* of the device's parameters */
+    struct arena arena; /* holds all device memory of the engine; only measures in engine_measure */
     const struct param_table *table;
     void *params;
     float *grads;
@@ -116,74 +213,29 @@ struct engine {
     struct matrix *matrices; /* (n_params) */
     int n_matrices;
     size_t n_channels;
-    struct matrix_rows *rows;    /* (n_matrices) the device's view of them, in device memory; it
-                                    never changes */
-    struct matrix_batch all;     /* of them */
-    struct matrix_batch *layers; /* (n_layers) of each layer's */
-    int *first_of_layer;         /* (n_layers + 1) index of its first matrix */
-    struct update_list list;
+    bool defers; /* any matrix is selectable, on whatever rank its channels are */
 
-    /* Beside device->compute; `mark` orders one stream behind what is on another so far. */
-    struct stream *reducing;  /* gradients to their owners, norms */
-    struct stream *down, *up; /* the link, one each way */
-    struct event *mark;
-    struct event *norm_known; /* summary_host holds this step's */
-    struct event **arrived;   /* (n_layers) parameters on their way to a layer are there */
-    bool *arriving;           /* (n_layers) and the compute stream does not wait for it yet */
-
-    /* ranks > 1: parameters that changed go to the other ranks through this. Device memory: */
-    char *shared;
-    size_t shared_bytes;
-    int *shared_rows; /* (n_channels) which rows they are */
-    int *shared_rows_host;
-    size_t *shared_offset; /* (ranks + 1) where each rank's begin, in bytes */
-
-    unsigned char *place;        /* (n_channels) enum channel_place: what is in force */
-    unsigned char *place_device; /* (n_channels) the same in device memory */
-    unsigned char *target;  /* (n_channels) 1: in the newest choice, adopted as windows close */
-    unsigned char *choice;  /* (n_channels) a choice that is looked at, device memory */
-    uint64_t to_adopt;      /* groups that have not looked at the newest choice */
-    unsigned char *updated; /* ranks > 1: (n_channels) parameters that changed in this step */
-    float *norms;           /* (n_channels) squared, of all ranks' channels, device */
-    float *norms_host;      /* update_interval 0: the same, in memory of allocate_host */
-    struct norm_summary *summary, *summary_host; /* of this step; of a choice: the second */
-    float *scale;                                /* a factor on gradients, device */
-
-    struct state_arrays visiting; /* offload_important: one matrix's slots at a time */
-    struct staging staging;
-    struct group groups[ENGINE_MAX_INTERVAL];
-    int interval, lag; /* in force */
-    int step;          /* steps done, skipped ones not counted */
-    int windows_began; /* the step in which the present schedule of windows started */
-    bool selected;     /* the first choice has been made */
-    int chosen_in;     /* the step of the newest choice */
-    float lr;          /* of this step, or of the last one */
+    int step; /* steps done, skipped ones not counted */
+    float lr; /* of this step, or of the last one */
     int skipped_in_a_row;
 
-    /* update_interval 0: what the rule has seen since it last chose */
-    double *important_norm, *deferred_norm; /* (n_matrices) sums over steps */
-    int observed_steps;
-    struct timing timing;
-    int least_interval; /* with which the host keeps up; 0: not measured yet */
-
-    bool defers;                  /* any matrix is selectable, on whatever rank its channels are */
-    struct worker_pool *workers;  /* NULL where nothing is ever deferred */
-    struct host_adam_task *tasks; /* all jobs have these chunks */
-    int n_tasks;
-    float *host_state; /* master, m, v, and windows where they are on the host */
-    void *exchange;    /* gradients down, parameters up; then staged gradients */
-    float *windows;    /* in device memory, or NULL */
-    size_t host_state_bytes, exchange_bytes;
-    struct host_work accumulation; /* the host's addition of staged gradients to its windows */
-    bool staging_gradients;        /* this step's have begun to go down */
-    double stall_seconds;          /* of this step, so far */
-    size_t staged_bytes;
-    uint64_t staged_fresh; /* groups whose windows it begins */
-    float staged_factor;   /* of clipping */
-    uint32_t *updates;     /* (channels owned) AdamW updates that each has had */
-    size_t host_elements;  /* parameters whose state may live on the host */
-    double host_seconds_before;
+    struct streams streams;
+    struct host host;
+    struct moves moves;
+    struct batches batches;
+    struct update_list list;
+    struct norms norms;
+    struct selection selection;
+    struct sharing sharing;
+    struct windows windows;
+    struct observed observed;
 };
+
+/* Whether it only measures its device memory. */
+static inline bool is_measuring(const struct engine *e)
+{
+    return !e->arena.device;
+}
 
 /* Elements of the exchange buffer: bf16 or fp32. */
 static inline enum dtype exchange_dtype(const struct engine *e)
@@ -194,45 +246,62 @@ static inline enum dtype exchange_dtype(const struct engine *e)
 /* The groups of a matrix's owned channels; and of all its channels. */
 static inline struct row_groups owned_groups(const struct engine *e, const struct matrix *m)
 {
-    return row_groups_of(&m->host.part, e->interval);
+    return row_groups_of(&m->host.part, e->windows.interval);
 }
 
 static inline struct row_groups all_groups(const struct engine *e, const struct matrix *m)
 {
     const struct matrix_part part = {m->index, 0, m->param->rows, m->cols};
-    return row_groups_of(&part, e->interval);
+    return row_groups_of(&part, e->windows.interval);
 }
+
+/* Rows of one group, of the first n. */
+#define for_each_in_group(row, groups, group, n)                                                   \
+    for (int row = row_groups_next(groups, group, 0); row < (n);                                   \
+         row = row_groups_next(groups, group, row + 1))
 
 /* Where an owned channel stands. */
 static inline enum channel_place place_of(const struct engine *e, const struct matrix *m, int row)
 {
-    return e->place[m->first_channel + (size_t)(m->owned.first + row)];
+    return e->selection.place[m->first_channel + (size_t)(m->owned.first + row)];
 }
 
-/* Device memory, noted under a use; NULL while measuring. */
-void *engine_device_memory(struct engine *e, size_t *use, size_t bytes);
-/* The streams. What is put on `stream` from now on runs after all that is on `other` so far. */
-void engine_follow(struct engine *e, struct stream *stream, struct stream *other);
+/* Elements of a matrix that this rank owns. */
+static inline size_t owned_elements(const struct matrix *m)
+{
+    return (size_t)m->n_owned * (size_t)m->cols;
+}
 
-/* Makes everything that a checkpoint does not hold as it is in a new engine. No host work is under
- * way. */
-void engine_forget(struct engine *e);
+/* X_place: device memory, taken from the arena; X_create: all else, and what memory holds at first;
+ * X_release: all but device memory. */
 
-/* The AdamW rule of matrices that decay, but for bias corrections. */
-struct adamw engine_rule(const struct engine *e, float lr);
+/* streams.c */
 
-/* table.c */
+void streams_create(struct engine *e);
+void streams_release(struct engine *e);
+/* The host waits for all of them, and for device->compute. */
+void streams_wait(struct engine *e);
+/* What is put on `stream` from now on runs after all that is on `other` so far. */
+void streams_follow(struct engine *e, struct stream *stream, struct stream *other);
+/* What is on `stream` so far brings a layer's parameters: its next forward pass is behind it. */
+void streams_bring(struct engine *e, int layer, struct stream *stream);
 
-/* Device memory for the table, and for updates' list; after state_place. */
-void table_place(struct engine *e);
-/* What it holds, once all memory is there. */
-void table_fill(struct engine *e);
-void table_release(struct engine *e);
-/* A new list: empties it, appends a channel that has a slot (matrix by matrix, in their order), and
- * puts all of it on the device. */
-void table_list_begin(struct engine *e);
-void table_list_add(struct engine *e, const struct matrix *m, int row);
-void table_list_end(struct engine *e);
+/* host.c */
+
+/* Host state and exchange buffer, as far as channels may be deferred. Fails where there is not so
+ * much memory. */
+bool host_create(struct engine *e, struct zf_error *err);
+/* Starts the workers, who make masters of the parameters; once the table of matrices is there. */
+void host_start(struct engine *e);
+void host_release(struct engine *e);
+/* The workers get a job, a chunk for each task, when stream `down` has got to here. bytes: as in
+ * struct worker_job. */
+void host_submit(struct engine *e, struct host_work *work, void (*run)(void *, int),
+                 size_t (*bytes)(void *, int), void *argument);
+/* Waits for the workers, counting the wait as a stall. */
+void host_wait(struct engine *e, const struct host_work *work, struct step_report *report);
+/* For the timeline: what each worker did for a job that is done. */
+void host_trace(const struct engine *e, struct host_work *work, const char *name);
 
 /* state.c */
 
@@ -266,19 +335,23 @@ const struct state_arrays *state_arrays(const struct engine *e, const struct mat
 void state_read(struct engine *e, struct matrix *m, int part, float *values);
 void state_write(struct engine *e, struct matrix *m, int part, float *values);
 
-/* ranks.c */
+/* table.c */
 
-/* Memory for what ranks share. */
-void ranks_place(struct engine *e);
-/* Owned channels whose parameters changed go to the other ranks, theirs come here. */
-void ranks_share_parameters(struct engine *e);
+/* Device memory for the table, and for updates' list; after state_place. */
+void table_place(struct engine *e);
+/* What it holds, once all memory is there. */
+void table_fill(struct engine *e);
+void table_release(struct engine *e);
+/* A new list: empties it, appends a channel that has a slot (matrix by matrix, in their order), and
+ * puts all of it on the device. */
+void table_list_begin(struct engine *e);
+void table_list_add(struct engine *e, const struct matrix *m, int row);
+void table_list_end(struct engine *e);
 
-/* selection.c */
+/* channels.c */
 
-/* Puts `place` on the device, behind all that reads it there, and counts it. */
-void channels_publish(struct engine *e);
-/* Counts each matrix's channels by group and place. */
-void channels_count(struct engine *e);
+/* The AdamW rule of matrices that decay, but for bias corrections. */
+struct adamw channels_rule(const struct engine *e, float lr);
 /* One AdamW update on the device of the list's channels, with a factor in device memory. */
 void channels_update(struct engine *e, enum row_source source, float lr, const float *factor,
                      struct step_report *report);
@@ -286,19 +359,57 @@ void channels_update(struct engine *e, enum row_source source, float lr, const f
 void channels_count_updates(struct engine *e);
 /* AdamW on all important channels with this step's gradient; they are the list's from then on. */
 void channels_update_important(struct engine *e, struct step_report *report);
+
+/* sharing.c */
+
+void sharing_place(struct engine *e);
+void sharing_create(struct engine *e);
+void sharing_release(struct engine *e);
+/* A channel's parameter changes in this step. */
+static inline void sharing_note(struct engine *e, size_t channel)
+{
+    e->sharing.updated[channel] = 1;
+}
+
+/* Owned channels whose parameters changed go to the other ranks, theirs come here. */
+void sharing_exchange(struct engine *e);
+
+/* selection.c */
+
+void selection_place(struct engine *e);
+void selection_create(struct engine *e);
+void selection_release(struct engine *e);
+/* Nothing has been chosen: vectors, and every channel where topk_ratio is 1, are resident with
+ * fresh state, all others deferred. */
+void selection_forget(struct engine *e);
+/* Puts `place` on the device, behind all that reads it there, and counts it. */
+void selection_publish(struct engine *e);
+/* Counts each matrix's channels by group and place. */
+void selection_count(struct engine *e);
 /* Whether this step makes the first choice of important channels, which counts at once. */
-bool channels_choose_first(const struct engine *e);
+bool selection_is_first(const struct engine *e);
 /* Chooses important channels where a choice is due. */
-void channels_select(struct engine *e, struct step_report *report);
+void selection_choose(struct engine *e, struct step_report *report);
+/* A group whose window closes takes over the newest choice, if that changes anything: owned
+ * channels change sides. lr: of the update that those which enter get. The group's previous host
+ * update has arrived. */
+void selection_adopt(struct engine *e, struct group *g, float lr, struct step_report *report);
+/* Channels that left with the closing whose update has arrived are now like all others. */
+void selection_settle(struct engine *e, struct group *g, struct step_report *report);
 
 /* windows.c */
 
+void windows_place(struct engine *e);
+void windows_create(struct engine *e);
+void windows_release(struct engine *e);
 /* Sends one layer's deferred gradients of this step to the host's staging memory. */
 void windows_stage(struct engine *e, int layer);
 /* Adds this step's deferred gradients to the open windows, on the device. */
 void windows_accumulate_on_device(struct engine *e);
 /* This step's gradients have been added to the open windows; or the host is to do it now. */
 void windows_count_step(struct engine *e, float factor, struct step_report *report);
+/* At a step's end: what was staged has gone where it is to go. */
+void windows_end_staging(struct engine *e);
 /* Closes a group's window: lets channels change sides, and hands the mean to the host. */
 void windows_close(struct engine *e, struct group *g, struct step_report *report);
 /* Makes the host updates visible that are due at the end of this step (all: whatever is in flight).
@@ -306,14 +417,31 @@ void windows_close(struct engine *e, struct group *g, struct step_report *report
 void windows_arrive(struct engine *e, bool all, struct step_report *report);
 /* Starts a new schedule of windows with this step; none may be open or in flight. */
 void windows_begin(struct engine *e, int interval, int lag, int first_step);
+/* No window is open, no host work under way. */
+void windows_forget(struct engine *e);
 /* Closes and applies everything that is open. */
 void windows_flush(struct engine *e, struct step_report *report);
-/* update_interval 0: notes this step's norms and begins windows of another length where the rule
- * asks for it. */
-void windows_choose_interval(struct engine *e, struct step_report *report);
-/* Waits for the workers, counting the wait as a stall. */
-void windows_wait(struct engine *e, const struct host_work *work, struct step_report *report);
 /* After a load: the exchange buffer as host updates in flight have left it. */
 void windows_restore_exchange(struct engine *e);
+
+/* interval.c */
+
+void interval_create(struct engine *e);
+void interval_release(struct engine *e);
+void interval_forget(struct engine *e);
+/* update_interval 0: notes this step's norms and begins windows of another length where the rule
+ * asks for it. */
+void interval_choose(struct engine *e, struct step_report *report);
+
+/* step.c */
+
+void norms_place(struct engine *e);
+void norms_create(struct engine *e);
+void norms_release(struct engine *e);
+
+/* engine.c */
+
+/* Makes everything that a checkpoint does not hold as it is in a new engine. */
+void engine_forget(struct engine *e);
 
 #endif

@@ -1,9 +1,8 @@
-/* Channels: their AdamW updates on the device, and the choice of the important ones. */
+/* Who is important: the choice, and how groups take it over. */
 #include "offload/engine/internal.h"
 
 #include "data/alloc.h"
 
-#include <math.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -12,9 +11,28 @@
 #define STALE_CHECK_STEPS 16
 #define STALE_PART        0.5
 
-/* ---- where they stand ---- */
+/* ---- where channels stand ---- */
 
-void channels_count(struct engine *e)
+void selection_place(struct engine *e)
+{
+    struct arena *a = &e->arena;
+    e->selection.place_device = arena_take(a, &a->use.workspace, e->n_channels, 1);
+    e->selection.choice = arena_take(a, &a->use.workspace, e->n_channels, 1);
+}
+
+void selection_create(struct engine *e)
+{
+    e->selection.place = zf_calloc(e->n_channels, 1);
+    e->selection.target = zf_calloc(e->n_channels, 1);
+}
+
+void selection_release(struct engine *e)
+{
+    free(e->selection.place);
+    free(e->selection.target);
+}
+
+void selection_count(struct engine *e)
 {
     for (int i = 0; i < e->n_matrices; i++) {
         struct matrix *m = &e->matrices[i];
@@ -29,89 +47,44 @@ void channels_count(struct engine *e)
     }
 }
 
-void channels_publish(struct engine *e)
+void selection_publish(struct engine *e)
 {
     struct device *d = e->device;
-    engine_follow(e, d->compute, e->reducing);
-    engine_follow(e, d->compute, e->down);
-    engine_follow(e, d->compute, e->up);
-    d->copy(d->compute, e->place_device, e->place, e->n_channels);
-    channels_count(e);
+    streams_follow(e, d->compute, e->streams.reducing);
+    streams_follow(e, d->compute, e->streams.down);
+    streams_follow(e, d->compute, e->streams.up);
+    d->copy(d->compute, e->selection.place_device, e->selection.place, e->n_channels);
+    selection_count(e);
 }
 
-/* ---- updates ---- */
-
-struct adamw engine_rule(const struct engine *e, float lr)
+void selection_forget(struct engine *e)
 {
-    const struct engine_config *c = &e->config;
-    return (struct adamw){.lr = lr,
-                          .beta1 = c->beta1,
-                          .beta2 = c->beta2,
-                          .eps = c->eps,
-                          .weight_decay = c->weight_decay,
-                          .l2 = !c->adam_w_mode};
-}
-
-void channels_update(struct engine *e, enum row_source source, float lr, const float *factor,
-                     struct step_report *report)
-{
-    struct device *d = e->device;
-    const struct update_list *l = &e->list;
-    const struct adamw rule = engine_rule(e, lr);
-    /* Matrices whose state only visits the device share the memory for it. */
-    const int step = e->config.offload_important ? 1 : e->n_matrices;
-    for (int i = 0; i < e->n_matrices; i += step) {
-        struct matrix *m = &e->matrices[i];
-        const int first = l->first[i], n = l->first[i + step] - first;
-        if (n == 0)
-            continue;
-        state_visit(e, m, l->host + first, n, true, report);
-        d->row_ops->adamw_rows(d->compute, &e->all, l->device + first, n, source, &rule, factor,
-                               e->config.bf16);
-        state_visit(e, m, l->host + first, n, false, report);
-    }
-}
-
-void channels_count_updates(struct engine *e)
-{
-    const struct update_list *l = &e->list;
-    for (int i = 0; i < l->n; i++)
-        e->matrices[l->host[i].matrix].host.updates[l->host[i].row]++;
-}
-
-/* The list holds all channels that have slots. */
-static void list_important(struct engine *e)
-{
-    table_list_begin(e);
     for (int i = 0; i < e->n_matrices; i++) {
-        const struct slots *s = &e->matrices[i].slots;
-        for (int slot = 0; slot < s->n; slot++)
-            if (s->row[slot] >= 0)
-                table_list_add(e, &e->matrices[i], s->row[slot]);
+        struct matrix *m = &e->matrices[i];
+        const size_t n = (size_t)m->param->rows;
+        const bool resident = !m->selectable;
+        memset(e->selection.place + m->first_channel,
+               resident ? CHANNEL_RESIDENT : CHANNEL_DEFERRED, n);
+        memset(e->selection.target + m->first_channel, resident, n);
+        if (resident)
+            state_initialise(e, m);
     }
-    table_list_end(e);
-    e->list.important = true;
-}
-
-void channels_update_important(struct engine *e, struct step_report *report)
-{
-    if (!e->list.important)
-        list_important(e);
-    channels_update(e, ROWS_GRADIENT, e->lr, &e->summary->factor, report);
+    selection_publish(e);
 }
 
 /* ---- the choice ---- */
 
-/* The newest norms' choice into e->choice, and what it says of them into the second summary. */
+/* The newest norms' choice into e->selection.choice, and what it says of them into the second
+ * summary. */
 static void choose(struct engine *e)
 {
     struct device *d = e->device;
-    d->copy(d->compute, e->choice, e->place_device, e->n_channels);
+    d->copy(d->compute, e->selection.choice, e->selection.place_device, e->n_channels);
     for (int i = 0; i < e->n_matrices; i++) {
         const struct matrix *m = &e->matrices[i];
         if (m->selectable)
-            d->row_ops->select_rows(d->compute, e->choice + m->first_channel,
-                                    e->norms + m->first_channel, m->param->rows,
+            d->row_ops->select_rows(d->compute, e->selection.choice + m->first_channel,
+                                    e->norms.squared + m->first_channel, m->param->rows,
                                     schedule_important(e->config.topk_ratio, m->param->rows));
     }
 }
@@ -121,14 +94,14 @@ static double share_of(const struct norm_summary *s)
     return s->selectable > 0 ? s->important / s->selectable : 1;
 }
 
-/* The share of the squared norm that e->choice holds. */
+/* The share of the squared norm that e->selection.choice holds. */
 static double share_of_choice(struct engine *e)
 {
     struct device *d = e->device;
     struct norm_summary s;
-    d->row_ops->summarise_norms(d->compute, &e->summary[1], e->norms, e->choice, (int)e->n_channels,
-                                0);
-    d->copy(d->compute, &s, &e->summary[1], sizeof s);
+    d->row_ops->summarise_norms(d->compute, &e->norms.summary[1], e->norms.squared,
+                                e->selection.choice, (int)e->n_channels, 0);
+    d->copy(d->compute, &s, &e->norms.summary[1], sizeof s);
     d->stream_wait(d->compute);
     return share_of(&s);
 }
@@ -139,21 +112,21 @@ static bool chooses(const struct engine *e)
            e->step >= e->config.full_warm_up_rounds;
 }
 
-bool channels_choose_first(const struct engine *e)
+bool selection_is_first(const struct engine *e)
 {
-    return chooses(e) && !e->selected;
+    return chooses(e) && !e->selection.selected;
 }
 
-/* The host's `target` is e->choice. */
+/* The host's `target` is e->selection.choice. */
 static void take_choice(struct engine *e)
 {
     struct device *d = e->device;
-    d->copy(d->compute, e->target, e->choice, e->n_channels);
+    d->copy(d->compute, e->selection.target, e->selection.choice, e->n_channels);
     d->stream_wait(d->compute);
     for (size_t c = 0; c < e->n_channels; c++)
-        e->target[c] = e->target[c] != CHANNEL_DEFERRED;
-    e->to_adopt = UINT64_MAX;
-    e->chosen_in = e->step;
+        e->selection.target[c] = e->selection.target[c] != CHANNEL_DEFERRED;
+    e->selection.to_adopt = UINT64_MAX;
+    e->selection.chosen_in = e->step;
 }
 
 /* The first choice counts at once: no window is open and no update in flight. */
@@ -161,34 +134,34 @@ static void adopt_first_choice(struct engine *e, struct step_report *report)
 {
     for (int i = 0; i < e->n_matrices; i++) {
         struct matrix *m = &e->matrices[i];
-        unsigned char *place = e->place + m->first_channel;
+        unsigned char *place = e->selection.place + m->first_channel;
         int n = 0, *rows = zf_malloc(sizeof(int) * (size_t)(m->n_owned + 1));
         for (int row = 0; m->selectable && row < m->n_owned; row++)
-            if (e->target[m->first_channel + (size_t)(m->owned.first + row)])
+            if (e->selection.target[m->first_channel + (size_t)(m->owned.first + row)])
                 rows[n++] = row;
         if (n > 0)
             state_to_device(e, m, rows, n, report);
         if (m->selectable)
-            memcpy(place, e->target + m->first_channel, (size_t)m->param->rows);
+            memcpy(place, e->selection.target + m->first_channel, (size_t)m->param->rows);
         free(rows);
     }
-    e->selected = true;
-    e->to_adopt = 0;
-    channels_publish(e);
+    e->selection.selected = true;
+    e->selection.to_adopt = 0;
+    selection_publish(e);
 }
 
 /* Every group takes over a choice within a window's length; until then there is no other, so that
  * the important channels are of two choices at most. */
 static bool may_choose_again(const struct engine *e)
 {
-    return e->step - e->chosen_in >= e->interval;
+    return e->step - e->selection.chosen_in >= e->windows.interval;
 }
 
-void channels_select(struct engine *e, struct step_report *report)
+void selection_choose(struct engine *e, struct step_report *report)
 {
     int every = e->config.select_every;
-    bool first = channels_choose_first(e);
-    report->important_share = share_of(e->summary_host);
+    bool first = selection_is_first(e);
+    report->important_share = share_of(e->norms.summary_host);
     if (!chooses(e) || (!first && !may_choose_again(e)))
         return;
     bool due = first || (every > 0 && e->step % every == 0);
@@ -204,4 +177,131 @@ void channels_select(struct engine *e, struct step_report *report)
         return;
     report->important_share = share_of_choice(e);
     adopt_first_choice(e, report);
+}
+
+/* ---- taking it over ---- */
+
+/* Whether any channel of the group, on any rank, is to change sides. */
+static bool has_changes(const struct engine *e, const struct group *g)
+{
+    for (int i = 0; i < e->n_matrices; i++) {
+        const struct matrix *m = &e->matrices[i];
+        const struct row_groups groups = all_groups(e, m);
+        for_each_in_group(r, &groups, g->index, m->selectable ? m->param->rows : 0)
+        {
+            size_t c = m->first_channel + (size_t)r;
+            if (e->selection.place[c] != e->selection.target[c])
+                return true;
+        }
+    }
+    return false;
+}
+
+/* Owned channels of one matrix and group that stand in one place and are, or are not, in the newest
+ * choice. Returns how many; rows: (n_owned) */
+static int find_channels(const struct engine *e, const struct matrix *m, const struct group *g,
+                         enum channel_place place, bool chosen, int *rows)
+{
+    int n = 0;
+    const struct row_groups groups = owned_groups(e, m);
+    for_each_in_group(row, &groups, g->index, m->n_owned)
+    {
+        size_t c = m->first_channel + (size_t)(m->owned.first + row);
+        if (e->selection.place[c] == place && e->selection.target[c] == chosen)
+            rows[n++] = row;
+    }
+    return n;
+}
+
+/* Channels of a group that enter: their state comes to the device, and they come to the list. */
+static void let_enter(struct engine *e, const struct group *g, int *rows,
+                      struct step_report *report)
+{
+    for (int i = 0; i < e->n_matrices; i++) {
+        struct matrix *m = &e->matrices[i];
+        int n = m->selectable ? find_channels(e, m, g, CHANNEL_DEFERRED, true, rows) : 0;
+        if (n == 0)
+            continue;
+        state_to_device(e, m, rows, n, report);
+        for (int k = 0; k < n; k++)
+            table_list_add(e, m, rows[k]);
+        if (e->config.accumulate == ENGINE_ACCUMULATE_DEVICE)
+            continue;
+        /* This step's gradient has been sent already: its place takes the windows. */
+        size_t bytes = sizeof(float) * (size_t)n * (size_t)m->cols;
+        trace_begin(e->config.trace, TRACE_STATE, "windows, to the device");
+        state_upload_rows(e, m, m->grad, m->window, rows, n);
+        trace_end(e->config.trace, TRACE_STATE, bytes);
+        report->bytes_up += bytes;
+    }
+}
+
+/* Owned channels of a group change sides: first those that leave, then those that enter. These have
+ * their closing window's mean as one update, now and on the device. */
+static void change_sides(struct engine *e, const struct group *g, float lr,
+                         struct step_report *report)
+{
+    const bool on_device = e->config.accumulate == ENGINE_ACCUMULATE_DEVICE;
+    float share = 1.0f / (float)g->open_steps;
+    int *rows = zf_malloc(sizeof(int) * e->n_channels);
+    for (int i = 0; i < e->n_matrices; i++) {
+        struct matrix *m = &e->matrices[i];
+        int n = m->selectable ? find_channels(e, m, g, CHANNEL_IMPORTANT, false, rows) : 0;
+        if (n > 0)
+            state_to_host(e, m, rows, n, report);
+    }
+    state_land(e);
+    e->device->copy(e->device->compute, e->windows.scale, &share, sizeof share);
+    table_list_begin(e);
+    let_enter(e, g, rows, report);
+    table_list_end(e);
+    channels_update(e, on_device ? ROWS_WINDOW : ROWS_GRADIENT, lr, e->windows.scale, report);
+    channels_count_updates(e);
+    free(rows);
+}
+
+void selection_adopt(struct engine *e, struct group *g, float lr, struct step_report *report)
+{
+    const uint64_t bit = (uint64_t)1 << g->index;
+    bool is_news = e->selection.to_adopt & bit;
+    e->selection.to_adopt &= ~bit;
+    if (!is_news || !has_changes(e, g))
+        return;
+    host_wait(e, &e->windows.accumulation, report); /* it reads places and windows */
+    streams_follow(e, e->device->compute, e->streams.up);
+    streams_follow(e, e->device->compute, e->streams.down);
+    change_sides(e, g, lr, report);
+    for (int i = 0; i < e->n_matrices; i++) {
+        const struct matrix *m = &e->matrices[i];
+        const struct row_groups groups = all_groups(e, m);
+        for_each_in_group(r, &groups, g->index, m->selectable ? m->param->rows : 0)
+        {
+            size_t c = m->first_channel + (size_t)r;
+            bool was = e->selection.place[c] == CHANNEL_IMPORTANT, will = e->selection.target[c];
+            if (will && !was)
+                sharing_note(e, c);
+            e->selection.place[c] = will  ? CHANNEL_IMPORTANT
+                                    : was ? CHANNEL_LEAVING
+                                          : CHANNEL_DEFERRED;
+            g->has_leaving |= was && !will;
+        }
+    }
+    selection_publish(e);
+}
+
+void selection_settle(struct engine *e, struct group *g, struct step_report *report)
+{
+    host_wait(e, &e->windows.accumulation, report); /* it reads places */
+    for (int i = 0; i < e->n_matrices; i++) {
+        const struct matrix *m = &e->matrices[i];
+        const struct row_groups groups = all_groups(e, m);
+        for_each_in_group(r, &groups, g->index, m->selectable ? m->param->rows : 0)
+        {
+            unsigned char *place = &e->selection.place[m->first_channel + (size_t)r];
+            if (*place == CHANNEL_LEAVING)
+                *place = CHANNEL_DEFERRED;
+        }
+    }
+    g->has_leaving = false;
+    selection_publish(e);
 }

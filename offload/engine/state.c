@@ -24,7 +24,7 @@ static bool visits(const struct engine *e, const struct matrix *m)
 
 const struct state_arrays *state_arrays(const struct engine *e, const struct matrix *m)
 {
-    return visits(e, m) ? &e->visiting : &m->slots.state;
+    return visits(e, m) ? &e->moves.visiting : &m->slots.state;
 }
 
 /* While one choice is taken over group by group, channels of two are important: see
@@ -37,17 +37,18 @@ static int most_slots(const struct engine *e, const struct matrix *m)
 
 static void place_arrays(struct engine *e, struct state_arrays *s, size_t n)
 {
+    struct arena *a = &e->arena;
     s->n_elements = n;
-    s->m = engine_device_memory(e, &e->use.important, sizeof(float) * n);
-    s->v = engine_device_memory(e, &e->use.important, sizeof(float) * n);
+    s->m = arena_take(a, &a->use.important, n, sizeof(float));
+    s->v = arena_take(a, &a->use.important, n, sizeof(float));
     if (e->config.bf16)
-        s->master = engine_device_memory(e, &e->use.important, sizeof(float) * n);
+        s->master = arena_take(a, &a->use.important, n, sizeof(float));
 }
 
 /* Memory for moves of any matrix. */
 static void place_staging(struct engine *e)
 {
-    struct staging *s = &e->staging;
+    struct staging *s = &e->moves.staging;
     size_t row = 0, matrix = 0;
     int most = 0;
     for (int i = 0; i < e->n_matrices; i++) {
@@ -63,8 +64,8 @@ static void place_staging(struct engine *e)
         return;
     size_t least = matrix < STAGING_BYTES ? matrix : STAGING_BYTES;
     s->capacity = least > row ? least : row;
-    s->rows = engine_device_memory(e, &e->use.workspace, sizeof(int) * (size_t)most);
-    if (!e->measuring)
+    s->rows = arena_take(&e->arena, &e->arena.use.workspace, (size_t)most, sizeof(int));
+    if (!is_measuring(e))
         s->memory = e->device->allocate_host(s->capacity);
 }
 
@@ -86,36 +87,20 @@ void state_place(struct engine *e)
             visitors = elements;
     }
     if (visitors > 0)
-        place_arrays(e, &e->visiting, visitors);
+        place_arrays(e, &e->moves.visiting, visitors);
     place_staging(e);
-}
-
-static void release(struct engine *e, void *device_memory)
-{
-    if (device_memory)
-        e->device->release(device_memory);
-}
-
-static void release_arrays(struct engine *e, struct state_arrays *s)
-{
-    release(e, s->master);
-    release(e, s->m);
-    release(e, s->v);
 }
 
 void state_release(struct engine *e)
 {
     for (int i = 0; i < e->n_matrices; i++) {
         struct matrix *m = &e->matrices[i];
-        release_arrays(e, &m->slots.state);
         free(m->slots.row);
         free(m->slot_of);
     }
-    release_arrays(e, &e->visiting);
-    release(e, e->staging.rows);
-    if (e->staging.memory)
-        e->device->release_host(e->staging.memory);
-    free(e->staging.landings);
+    if (e->moves.staging.memory)
+        e->device->release_host(e->moves.staging.memory);
+    free(e->moves.staging.landings);
 }
 
 /* ---- slots ---- */
@@ -192,7 +177,7 @@ struct landing {
 /* Room for as many of n rows as there is; if there is none, what is there has to go first. */
 static char *staging_take(struct engine *e, int cols, int n, int *count)
 {
-    struct staging *s = &e->staging;
+    struct staging *s = &e->moves.staging;
     size_t row = sizeof(float) * (size_t)cols;
     if (s->used + row > s->capacity)
         state_land(e);
@@ -229,14 +214,15 @@ static void rows_up(struct engine *e, float *device, const int *device_rows, con
     for (int first = 0, count; first < n; first += count) {
         char *place = staging_take(e, cols, n - first, &count);
         copy_on_host(e, place, NULL, (const char *)host, host_rows + first, count, bytes);
-        d->copy(d->compute, e->staging.rows, device_rows + first, sizeof(int) * (size_t)count);
-        d->row_ops->copy_rows(d->compute, device, e->staging.rows, place, NULL, count, bytes);
+        d->copy(d->compute, e->moves.staging.rows, device_rows + first,
+                sizeof(int) * (size_t)count);
+        d->row_ops->copy_rows(d->compute, device, e->moves.staging.rows, place, NULL, count, bytes);
     }
 }
 
 static void note_landing(struct engine *e, float *host, const int *rows, int n, int cols, size_t at)
 {
-    struct staging *s = &e->staging;
+    struct staging *s = &e->moves.staging;
     if (s->n_landings == s->landings_capacity) {
         s->landings_capacity = s->landings_capacity ? 2 * s->landings_capacity : 16;
         s->landings = zf_realloc(s->landings, sizeof *s->landings * (size_t)s->landings_capacity);
@@ -254,15 +240,17 @@ static void rows_down(struct engine *e, float *host, const int *host_rows, const
     size_t bytes = sizeof(float) * (size_t)cols;
     for (int first = 0, count; first < n; first += count) {
         char *place = staging_take(e, cols, n - first, &count);
-        d->copy(d->compute, e->staging.rows, device_rows + first, sizeof(int) * (size_t)count);
-        d->row_ops->copy_rows(d->compute, place, NULL, device, e->staging.rows, count, bytes);
-        note_landing(e, host, host_rows + first, count, cols, (size_t)(place - e->staging.memory));
+        d->copy(d->compute, e->moves.staging.rows, device_rows + first,
+                sizeof(int) * (size_t)count);
+        d->row_ops->copy_rows(d->compute, place, NULL, device, e->moves.staging.rows, count, bytes);
+        note_landing(e, host, host_rows + first, count, cols,
+                     (size_t)(place - e->moves.staging.memory));
     }
 }
 
 void state_land(struct engine *e)
 {
-    struct staging *s = &e->staging;
+    struct staging *s = &e->moves.staging;
     if (s->n_landings == 0)
         return;
     e->device->stream_wait(e->device->compute);

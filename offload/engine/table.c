@@ -9,12 +9,14 @@
 
 void table_place(struct engine *e)
 {
+    struct arena *a = &e->arena;
     size_t n = 0;
     for (int i = 0; i < e->n_matrices; i++)
         n += (size_t)e->matrices[i].slots.capacity;
-    e->rows = engine_device_memory(e, &e->use.workspace, sizeof *e->rows * (size_t)e->n_matrices);
-    e->list.device = engine_device_memory(e, &e->use.important, sizeof *e->list.device * n);
-    if (!e->measuring)
+    e->batches.rows =
+        arena_take(a, &a->use.workspace, (size_t)e->n_matrices, sizeof *e->batches.rows);
+    e->list.device = arena_take(a, &a->use.important, n, sizeof *e->list.device);
+    if (!is_measuring(e))
         e->list.host = zf_malloc(sizeof *e->list.host * (n + 1));
 }
 
@@ -25,8 +27,8 @@ static struct matrix_rows rows_of(const struct engine *e, const struct matrix *m
     const bool on_device = e->config.accumulate == ENGINE_ACCUMULATE_DEVICE;
     return (struct matrix_rows){.values = m->values,
                                 .gradient = m->grad,
-                                .norms = e->norms + first,
-                                .place = e->place_device + first,
+                                .norms = e->norms.squared + first,
+                                .place = e->selection.place_device + first,
                                 .window = on_device ? m->window : NULL,
                                 .exchange = m->host.exchange,
                                 .staged = m->staged,
@@ -43,13 +45,13 @@ static struct matrix_rows rows_of(const struct engine *e, const struct matrix *m
 static void find_batches(struct engine *e, const struct matrix_rows *rows)
 {
     const int n = e->n_matrices;
-    e->all = matrix_batch_part(rows, e->rows, 0, n);
+    e->batches.all = matrix_batch_part(rows, e->batches.rows, 0, n);
     for (int layer = 0, last = 0; layer < e->table->n_layers; layer++) {
         const int first = last;
         while (last < n && e->matrices[last].param->layer == layer)
             last++;
-        e->layers[layer] = matrix_batch_part(rows, e->rows, first, last);
-        e->first_of_layer[layer + 1] = last;
+        e->batches.layers[layer] = matrix_batch_part(rows, e->batches.rows, first, last);
+        e->batches.first_of_layer[layer + 1] = last;
     }
 }
 
@@ -57,25 +59,21 @@ void table_fill(struct engine *e)
 {
     const size_t n = (size_t)e->n_matrices, n_layers = (size_t)e->table->n_layers;
     struct matrix_rows *rows = zf_calloc(n + 1, sizeof *rows);
-    e->layers = zf_calloc(n_layers, sizeof *e->layers);
-    e->first_of_layer = zf_calloc(n_layers + 1, sizeof *e->first_of_layer);
+    e->batches.layers = zf_calloc(n_layers, sizeof *e->batches.layers);
+    e->batches.first_of_layer = zf_calloc(n_layers + 1, sizeof *e->batches.first_of_layer);
     e->list.first = zf_calloc(n + 1, sizeof *e->list.first);
     for (size_t i = 0; i < n; i++)
         rows[i] = rows_of(e, &e->matrices[i]);
     matrix_batch_number(rows, e->n_matrices);
-    e->device->copy(e->device->compute, e->rows, rows, sizeof *rows * n);
+    e->device->copy(e->device->compute, e->batches.rows, rows, sizeof *rows * n);
     find_batches(e, rows);
     free(rows);
 }
 
 void table_release(struct engine *e)
 {
-    if (e->rows)
-        e->device->release(e->rows);
-    if (e->list.device)
-        e->device->release(e->list.device);
-    free(e->layers);
-    free(e->first_of_layer);
+    free(e->batches.layers);
+    free(e->batches.first_of_layer);
     free(e->list.host);
     free(e->list.first);
 }

@@ -70,14 +70,14 @@ static void assert_same_schedule(const struct problem *p, const struct oracle *o
                                  const struct engine_config *config, int step)
 {
     const struct engine *e = p->engine;
-    if (e->interval != oracle_interval(o))
+    if (e->windows.interval != oracle_interval(o))
         fail_msg("seed %u (%s), step %d: windows of %d steps, not %d", seed,
-                 problem_describe(config), step, e->interval, oracle_interval(o));
+                 problem_describe(config), step, e->windows.interval, oracle_interval(o));
     for (size_t c = 0; c < e->n_channels; c++)
-        if ((e->place[c] == CHANNEL_IMPORTANT || e->place[c] == CHANNEL_RESIDENT) !=
-            oracle_is_important(o, (int)c))
+        if ((e->selection.place[c] == CHANNEL_IMPORTANT ||
+             e->selection.place[c] == CHANNEL_RESIDENT) != oracle_is_important(o, (int)c))
             fail_msg("seed %u (%s), step %d: channel %zu is in place %d", seed,
-                     problem_describe(config), step, c, e->place[c]);
+                     problem_describe(config), step, c, e->selection.place[c]);
 }
 
 /* The engine beside the oracle, step by step; both end with all windows closed. */
@@ -289,11 +289,13 @@ static void assert_same_choice(const struct problem *p, const struct problem *q,
     const struct engine *a = p->engine, *b = q->engine;
     assert_int_equal(a->n_channels, b->n_channels);
     for (size_t c = 0; c < a->n_channels; c++)
-        if (a->place[c] != b->place[c] || a->target[c] != b->target[c])
+        if (a->selection.place[c] != b->selection.place[c] ||
+            a->selection.target[c] != b->selection.target[c])
             fail_msg("seed %u (%s), step %d: rank %d of %d has channel %zu in place %d, chosen %d; "
                      "one rank has it in place %d, chosen %d",
-                     seed, problem_describe(config), step, a->rank, a->ranks, c, a->place[c],
-                     a->target[c], b->place[c], b->target[c]);
+                     seed, problem_describe(config), step, a->rank, a->ranks, c,
+                     a->selection.place[c], a->selection.target[c], b->selection.place[c],
+                     b->selection.target[c]);
 }
 
 /* Any number of ranks gives what one gives, to the rounding of sums, and chooses the same channels.

@@ -10,7 +10,7 @@
 /* Least size of the buffer that they go through. */
 #define SHARED_BYTES ((size_t)4 << 20)
 
-void ranks_place(struct engine *e)
+void sharing_place(struct engine *e)
 {
     size_t largest = SHARED_BYTES;
     if (e->ranks == 1)
@@ -19,16 +19,31 @@ void ranks_place(struct engine *e)
         size_t bytes = e->table->params[i].n_elements * dtype_size(e->dtype);
         largest = bytes > largest ? bytes : largest;
     }
-    e->shared_bytes = largest;
-    e->shared = engine_device_memory(e, &e->use.workspace, largest);
-    e->shared_rows = engine_device_memory(e, &e->use.workspace, sizeof(int) * e->n_channels);
+    e->sharing.bytes = largest;
+    e->sharing.memory = arena_take(&e->arena, &e->arena.use.workspace, largest, 1);
+    e->sharing.rows = arena_take(&e->arena, &e->arena.use.workspace, e->n_channels, sizeof(int));
+}
+
+void sharing_create(struct engine *e)
+{
+    e->sharing.updated = zf_calloc(e->n_channels, 1);
+    e->sharing.offset = zf_calloc((size_t)e->ranks + 1, sizeof *e->sharing.offset);
+    if (e->ranks > 1)
+        e->sharing.rows_host = zf_malloc(sizeof(int) * e->n_channels);
+}
+
+void sharing_release(struct engine *e)
+{
+    free(e->sharing.updated);
+    free(e->sharing.offset);
+    free(e->sharing.rows_host);
 }
 
 /* Rows of one matrix that changed on one rank, on their way to the others. */
 struct shared_run {
     const struct matrix *matrix;
     int rank, first, n; /* shared_rows[first .. first + n) */
-    size_t at;          /* in e->shared, bytes */
+    size_t at;          /* in e->sharing.memory, bytes */
 };
 
 /* What changed in matrices [first, last), rank by rank. Returns the number of runs. */
@@ -37,21 +52,21 @@ static int find_runs(struct engine *e, int first, int last, struct shared_run *r
     int n_runs = 0, n_rows = 0;
     size_t at = 0;
     for (int r = 0; r < e->ranks; r++) {
-        e->shared_offset[r] = at;
+        e->sharing.offset[r] = at;
         for (int i = first; i < last; i++) {
             const struct matrix *m = &e->matrices[i];
             struct range owned = schedule_owned(i, m->param->rows, e->ranks, r);
             struct shared_run run = {m, r, n_rows, 0, at};
             for (int row = owned.first; row < owned.last; row++)
-                if (e->updated[m->first_channel + (size_t)row])
-                    e->shared_rows_host[n_rows++] = row;
+                if (e->sharing.updated[m->first_channel + (size_t)row])
+                    e->sharing.rows_host[n_rows++] = row;
             run.n = n_rows - run.first;
             at += (size_t)run.n * (size_t)m->cols * dtype_size(e->dtype);
             if (run.n > 0)
                 runs[n_runs++] = run;
         }
     }
-    e->shared_offset[e->ranks] = at;
+    e->sharing.offset[e->ranks] = at;
     return n_runs;
 }
 
@@ -59,9 +74,10 @@ static int find_runs(struct engine *e, int first, int last, struct shared_run *r
 static void copy_run(struct engine *e, const struct shared_run *run, bool pack)
 {
     const struct param *p = run->matrix->param;
-    char *values = (char *)e->params + p->offset * dtype_size(e->dtype), *at = e->shared + run->at;
-    const int *rows = e->shared_rows + run->first;
-    e->device->row_ops->copy_rows(e->reducing, pack ? at : values, pack ? NULL : rows,
+    char *values = (char *)e->params + p->offset * dtype_size(e->dtype),
+         *at = e->sharing.memory + run->at;
+    const int *rows = e->sharing.rows + run->first;
+    e->device->row_ops->copy_rows(e->streams.reducing, pack ? at : values, pack ? NULL : rows,
                                   pack ? values : at, pack ? rows : NULL, run->n,
                                   (size_t)p->cols * dtype_size(e->dtype));
 }
@@ -73,28 +89,29 @@ static void share_matrices(struct engine *e, int first, int last)
     int n_runs = find_runs(e, first, last, runs), n_rows = 0;
     for (int i = 0; i < n_runs; i++)
         n_rows += runs[i].n;
-    e->device->copy(e->reducing, e->shared_rows, e->shared_rows_host, sizeof(int) * (size_t)n_rows);
+    e->device->copy(e->streams.reducing, e->sharing.rows, e->sharing.rows_host,
+                    sizeof(int) * (size_t)n_rows);
     for (int i = 0; i < n_runs; i++)
         if (runs[i].rank == e->rank)
             copy_run(e, &runs[i], true);
-    comm_device_all_gather(e->comm, e->reducing, e->shared, e->shared_offset);
+    comm_device_all_gather(e->comm, e->streams.reducing, e->sharing.memory, e->sharing.offset);
     for (int i = 0; i < n_runs; i++)
         if (runs[i].rank != e->rank)
             copy_run(e, &runs[i], false);
     free(runs);
 }
 
-void ranks_share_parameters(struct engine *e)
+void sharing_exchange(struct engine *e)
 {
     size_t bytes = 0;
     int first = 0;
     if (e->ranks == 1)
         return;
-    engine_follow(e, e->reducing, e->device->compute);
-    engine_follow(e, e->reducing, e->up);
+    streams_follow(e, e->streams.reducing, e->device->compute);
+    streams_follow(e, e->streams.reducing, e->streams.up);
     for (int i = 0; i < e->n_matrices; i++) {
         size_t here = e->table->params[i].n_elements * dtype_size(e->dtype);
-        if (bytes + here > e->shared_bytes) {
+        if (bytes + here > e->sharing.bytes) {
             share_matrices(e, first, i);
             first = i;
             bytes = 0;
@@ -102,9 +119,7 @@ void ranks_share_parameters(struct engine *e)
         bytes += here;
     }
     share_matrices(e, first, e->n_matrices);
-    memset(e->updated, 0, e->n_channels);
-    for (int layer = 0; layer < e->table->n_layers; layer++) {
-        e->device->event_record(e->arrived[layer], e->reducing);
-        e->arriving[layer] = true;
-    }
+    memset(e->sharing.updated, 0, e->n_channels);
+    for (int layer = 0; layer < e->table->n_layers; layer++)
+        streams_bring(e, layer, e->streams.reducing);
 }

@@ -1,0 +1,61 @@
+/* AdamW on the device. */
+#include "offload/engine/internal.h"
+
+struct adamw channels_rule(const struct engine *e, float lr)
+{
+    const struct engine_config *c = &e->config;
+    return (struct adamw){.lr = lr,
+                          .beta1 = c->beta1,
+                          .beta2 = c->beta2,
+                          .eps = c->eps,
+                          .weight_decay = c->weight_decay,
+                          .l2 = !c->adam_w_mode};
+}
+
+void channels_update(struct engine *e, enum row_source source, float lr, const float *factor,
+                     struct step_report *report)
+{
+    struct device *d = e->device;
+    const struct update_list *l = &e->list;
+    const struct adamw rule = channels_rule(e, lr);
+    /* Matrices whose state only visits the device share the memory for it. */
+    const int step = e->config.offload_important ? 1 : e->n_matrices;
+    for (int i = 0; i < e->n_matrices; i += step) {
+        struct matrix *m = &e->matrices[i];
+        const int first = l->first[i], n = l->first[i + step] - first;
+        if (n == 0)
+            continue;
+        state_visit(e, m, l->host + first, n, true, report);
+        d->row_ops->adamw_rows(d->compute, &e->batches.all, l->device + first, n, source, &rule,
+                               factor, e->config.bf16);
+        state_visit(e, m, l->host + first, n, false, report);
+    }
+}
+
+void channels_count_updates(struct engine *e)
+{
+    const struct update_list *l = &e->list;
+    for (int i = 0; i < l->n; i++)
+        e->matrices[l->host[i].matrix].host.updates[l->host[i].row]++;
+}
+
+/* The list holds all channels that have slots. */
+static void list_important(struct engine *e)
+{
+    table_list_begin(e);
+    for (int i = 0; i < e->n_matrices; i++) {
+        const struct slots *s = &e->matrices[i].slots;
+        for (int slot = 0; slot < s->n; slot++)
+            if (s->row[slot] >= 0)
+                table_list_add(e, &e->matrices[i], s->row[slot]);
+    }
+    table_list_end(e);
+    e->list.important = true;
+}
+
+void channels_update_important(struct engine *e, struct step_report *report)
+{
+    if (!e->list.important)
+        list_important(e);
+    channels_update(e, ROWS_GRADIENT, e->lr, &e->norms.summary->factor, report);
+}

@@ -1,0 +1,188 @@
+/* The host's part of the engine's memory, its workers, and what they are given. */
+#include "offload/engine/internal.h"
+
+#include "data/alloc.h"
+#include "data/bf16.h"
+#include "data/clock.h"
+#include "offload/host/memory.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+/* ---- memory ---- */
+
+/* Each channel of each matrix has a count of updates; the host's state and exchange buffer exist
+ * where channels may be deferred. */
+static void place_host_state(struct engine *e)
+{
+    bool on_host = e->config.accumulate == ENGINE_ACCUMULATE_HOST;
+    size_t n = e->host.elements, exchange = dtype_size(exchange_dtype(e)), at = 0, row = 0;
+    float *state = e->host.state, *windows = on_host ? state + 3 * n : e->windows.memory;
+    e->host.updates = zf_calloc(e->n_channels, sizeof *e->host.updates);
+    for (int i = 0; i < e->n_matrices; i++) {
+        struct matrix *m = &e->matrices[i];
+        m->host = (struct host_adam_matrix){.rows = (size_t)m->n_owned,
+                                            .cols = (size_t)m->cols,
+                                            .exchange_dtype = exchange_dtype(e),
+                                            .updates = e->host.updates + row,
+                                            .place = e->selection.place + m->first_channel +
+                                                     m->owned.first,
+                                            .part = {i, m->owned.first, m->param->rows, m->cols},
+                                            .decays = m->param->decay};
+        row += (size_t)m->n_owned;
+        if (!m->selectable)
+            continue;
+        m->host.master = state + at;
+        m->host.m = state + n + at;
+        m->host.v = state + 2 * n + at;
+        m->host.exchange = (char *)e->host.exchange + at * exchange;
+        m->staged = on_host ? (char *)e->host.exchange + (n + at) * exchange : NULL;
+        m->window = windows + at;
+        m->host.window = on_host ? m->window : NULL;
+        at += owned_elements(m);
+    }
+}
+
+static void make_tasks(struct engine *e)
+{
+    for (int pass = 0; pass < 2; pass++) {
+        e->host.n_tasks = 0;
+        for (int i = 0; i < e->n_matrices; i++)
+            if (e->matrices[i].selectable)
+                e->host.n_tasks += host_adam_cut(
+                    &e->matrices[i].host, pass == 1 ? e->host.tasks + e->host.n_tasks : NULL);
+        if (pass == 0)
+            e->host.tasks = zf_malloc(sizeof *e->host.tasks * (size_t)(e->host.n_tasks + 1));
+    }
+}
+
+bool host_create(struct engine *e, struct zf_error *err)
+{
+    size_t n = e->host.elements;
+    bool on_host = e->config.accumulate == ENGINE_ACCUMULATE_HOST;
+    if (n > 0) {
+        e->host.state_bytes = sizeof(float) * n * (on_host ? 4 : 3);
+        e->host.exchange_bytes = dtype_size(exchange_dtype(e)) * n * (on_host ? 2 : 1);
+        e->host.state = e->device->plan ? e->device->allocate_host(e->host.state_bytes)
+                                        : host_memory_allocate(e->host.state_bytes, err);
+        if (!e->host.state)
+            return false;
+        e->host.exchange = e->device->allocate_host(e->host.exchange_bytes);
+    }
+    place_host_state(e);
+    make_tasks(e);
+    return true;
+}
+
+void host_release(struct engine *e)
+{
+    struct host *h = &e->host;
+    worker_pool_destroy(h->workers);
+    if (h->state && e->device->plan)
+        e->device->release_host(h->state);
+    else
+        host_memory_free(h->state, h->state_bytes);
+    if (h->exchange)
+        e->device->release_host(h->exchange);
+    free(h->tasks);
+    free(h->updates);
+}
+
+/* ---- workers ---- */
+
+/* The fp32 masters are the parameters as they were loaded, which a device that the host cannot look
+ * into has put into the exchange buffer; each page is first touched by the worker that will update
+ * it. */
+static void initialise_chunk(void *argument, int chunk)
+{
+    struct engine *e = argument;
+    const struct host_adam_task *task = &e->host.tasks[chunk];
+    const struct matrix *m = &e->matrices[task->matrix->part.index];
+    size_t at = (size_t)task->first * (size_t)m->cols;
+    size_t n = (size_t)(task->last - task->first) * (size_t)m->cols;
+    if (e->device->unified)
+        memcpy(m->host.master + at, (const float *)m->values + at, sizeof(float) * n);
+    else
+        for (size_t i = at; i < at + n; i++)
+            m->host.master[i] = bf16_to_f32(((const uint16_t *)m->host.exchange)[i]);
+    memset(m->host.m + at, 0, sizeof(float) * n);
+    memset(m->host.v + at, 0, sizeof(float) * n);
+    memset((char *)m->host.exchange + at * dtype_size(exchange_dtype(e)), 0,
+           n * dtype_size(exchange_dtype(e)));
+}
+
+static void download_parameters(struct engine *e)
+{
+    struct device *d = e->device;
+    for (int i = 0; i < e->n_matrices; i++) {
+        struct matrix *m = &e->matrices[i];
+        if (m->selectable && m->n_owned > 0)
+            d->copy(d->compute, m->host.exchange, m->values, sizeof(uint16_t) * owned_elements(m));
+    }
+    d->stream_wait(d->compute);
+}
+
+void host_start(struct engine *e)
+{
+    const struct engine_config *c = &e->config;
+    struct worker_config w = {.local_rank = comm_core_rank(e->comm),
+                              .local_size = comm_core_size(e->comm),
+                              .reserved_share = (float)c->reserved_cores,
+                              .delay_seconds = c->worker_delay_seconds,
+                              .delay_seed = c->worker_delay_seed,
+                              .plan = e->device->plan};
+    if (!e->defers)
+        return;
+    e->host.workers = worker_pool_create(&w);
+    if (e->device->plan)
+        return;
+    if (!e->device->unified)
+        download_parameters(e);
+    struct worker_job job = {.run = initialise_chunk, .argument = e, .n_chunks = e->host.n_tasks};
+    worker_pool_wait(e->host.workers, worker_pool_submit(e->host.workers, &job));
+}
+
+static void hand_over(void *argument)
+{
+    struct host_work *work = argument;
+    work->ticket = worker_pool_submit(work->workers, &work->job);
+}
+
+void host_submit(struct engine *e, struct host_work *work, void (*run)(void *, int),
+                 size_t (*bytes)(void *, int), void *argument)
+{
+    struct device *d = e->device;
+    work->workers = e->host.workers;
+    work->job = (struct worker_job){run, argument, e->host.n_tasks, bytes};
+    work->begun = true;
+    work->step = trace_step(e->config.trace);
+    d->stream_call(e->streams.down, hand_over, work);
+    d->event_record(work->handed_over, e->streams.down);
+}
+
+void host_wait(struct engine *e, const struct host_work *work, struct step_report *report)
+{
+    if (!work->begun)
+        return;
+    e->device->event_wait(work->handed_over);
+    double start = clock_seconds();
+    bool done = worker_pool_done(e->host.workers, work->ticket);
+    worker_pool_wait(e->host.workers, work->ticket);
+    double end = clock_seconds();
+    if (done)
+        return;
+    report->stall_seconds += end - start;
+    trace_span(e->config.trace, TRACE_HOST, 0, "stall", trace_step(e->config.trace), start, end);
+}
+
+void host_trace(const struct engine *e, struct host_work *work, const char *name)
+{
+    double begin, end;
+    if (!work->step)
+        return;
+    for (int w = 0; w < worker_pool_threads(e->host.workers); w++) {
+        worker_pool_span(e->host.workers, work->ticket, w, &begin, &end);
+        trace_span(e->config.trace, TRACE_WORKERS, w, name, work->step, begin, end);
+    }
+    work->step = 0;
+}

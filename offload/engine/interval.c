@@ -1,0 +1,124 @@
+/* update_interval "auto". */
+#include "offload/engine/internal.h"
+
+#include "data/alloc.h"
+#include "data/clock.h"
+
+#include <math.h>
+#include <stdlib.h>
+#include <string.h>
+
+/* The interval stays while the rule's differs by no more than a fourth: a change costs a step in
+ * which all windows close. */
+#define INTERVAL_SLACK 4
+
+void interval_create(struct engine *e)
+{
+    e->observed.important_norm = zf_calloc((size_t)e->n_matrices, sizeof(double));
+    e->observed.deferred_norm = zf_calloc((size_t)e->n_matrices, sizeof(double));
+}
+
+void interval_release(struct engine *e)
+{
+    free(e->observed.important_norm);
+    free(e->observed.deferred_norm);
+}
+
+void interval_forget(struct engine *e)
+{
+    e->observed.timing = (struct timing){0};
+}
+
+/* Mean norms of important and of deferred channels. A channel without gradient, such as a token
+ * that does not occur, counts on neither side. */
+static void note_norms(struct engine *e)
+{
+    for (int i = 0; i < e->n_matrices; i++) {
+        const struct matrix *m = &e->matrices[i];
+        double sum[2] = {0, 0};
+        int count[2] = {0, 0}, rows = m->selectable ? m->param->rows : 0;
+        for (size_t c = m->first_channel; c < m->first_channel + (size_t)rows; c++) {
+            int side = e->selection.place[c] == CHANNEL_IMPORTANT;
+            sum[side] += sqrt(e->norms.squared_host[c]);
+            count[side] += e->norms.squared_host[c] > 0;
+        }
+        e->observed.deferred_norm[i] += count[0] ? sum[0] / count[0] : 0;
+        e->observed.important_norm[i] += count[1] ? sum[1] / count[1] : 0;
+    }
+    e->observed.steps++;
+}
+
+/* A step is over: the first that is seen only starts the clock. */
+static void time_step(struct engine *e, const struct step_report *report)
+{
+    struct timing *t = &e->observed.timing;
+    if (t->since > 0) {
+        t->steps++;
+        t->stall += report->stall_seconds + e->windows.stall_seconds;
+        return;
+    }
+    t->since = clock_seconds();
+    t->busy = worker_pool_busy_seconds(e->host.workers);
+}
+
+/* Whether it is known, or can be said, which windows are too short for the host. */
+static bool is_timed(const struct engine *e)
+{
+    return e->observed.least_interval > 0 || e->observed.timing.steps > 0 ||
+           e->config.step_seconds > 0 || !e->config.auto_keeps_up;
+}
+
+/* The shortest window with which the host keeps up, on the slowest rank. */
+static int least_interval(struct engine *e)
+{
+    const struct timing *t = &e->observed.timing;
+    double step = e->config.step_seconds, host = e->config.host_seconds;
+    if (!e->config.auto_keeps_up)
+        return 1;
+    if (step <= 0) {
+        double busy = worker_pool_busy_seconds(e->host.workers) - t->busy;
+        step = (clock_seconds() - t->since - t->stall) / t->steps;
+        host = busy / worker_pool_threads(e->host.workers) / t->steps * e->windows.interval;
+    }
+    return (int)comm_max(e->comm, schedule_least_interval(host, step, ENGINE_MAX_INTERVAL));
+}
+
+static void observe_anew(struct engine *e)
+{
+    memset(e->observed.important_norm, 0, sizeof(double) * (size_t)e->n_matrices);
+    memset(e->observed.deferred_norm, 0, sizeof(double) * (size_t)e->n_matrices);
+    e->observed.steps = 0;
+}
+
+/* Whether deferred gradients have gathered as much, in auto_ratio of the matrices, as an important
+ * channel has in one step (DeepSpeed's rule). */
+static bool is_due(const struct engine *e)
+{
+    int due = 0, all = 0;
+    for (int i = 0; i < e->n_matrices; i++) {
+        if (!e->matrices[i].selectable)
+            continue;
+        all++;
+        due += e->observed.deferred_norm[i] >= e->observed.important_norm[i] / e->observed.steps;
+    }
+    return due >= e->config.auto_ratio * all;
+}
+
+void interval_choose(struct engine *e, struct step_report *report)
+{
+    if (e->config.update_interval != 0 || !e->host.workers || !e->selection.selected)
+        return;
+    note_norms(e);
+    time_step(e, report);
+    int seen = e->observed.steps;
+    if (seen < e->config.apply_lag || (!is_due(e) && seen < ENGINE_MAX_INTERVAL) || !is_timed(e))
+        return;
+    if (e->observed.least_interval == 0)
+        e->observed.least_interval = least_interval(e);
+    observe_anew(e);
+    int chosen = seen > e->observed.least_interval ? seen : e->observed.least_interval;
+    if (abs(chosen - e->windows.interval) * INTERVAL_SLACK <= e->windows.interval)
+        return;
+    windows_flush(e, report);
+    windows_begin(e, chosen, e->config.apply_lag, e->step + 1);
+}

@@ -1,0 +1,72 @@
+/* Streams and events, and what is on its way to a layer. */
+#include "offload/engine/internal.h"
+
+#include "data/alloc.h"
+
+#include <stdlib.h>
+
+void streams_create(struct engine *e)
+{
+    struct device *d = e->device;
+    struct streams *s = &e->streams;
+    size_t layers = (size_t)e->table->n_layers;
+    s->reducing = d->stream_create();
+    s->down = d->stream_create();
+    s->up = d->stream_create();
+    s->mark = d->event_create();
+    s->norm_known = d->event_create();
+    s->arriving = zf_calloc(layers, sizeof *s->arriving);
+    s->arrived = zf_calloc(layers, sizeof *s->arrived);
+    for (size_t l = 0; l < layers; l++)
+        s->arrived[l] = d->event_create();
+}
+
+void streams_release(struct engine *e)
+{
+    struct device *d = e->device;
+    struct streams *s = &e->streams;
+    struct stream *streams[] = {s->reducing, s->down, s->up};
+    for (size_t i = 0; i < sizeof streams / sizeof *streams; i++) {
+        d->stream_wait(streams[i]);
+        d->stream_destroy(streams[i]);
+    }
+    d->event_destroy(s->mark);
+    d->event_destroy(s->norm_known);
+    for (int l = 0; l < e->table->n_layers; l++)
+        d->event_destroy(s->arrived[l]);
+    free(s->arriving);
+    free(s->arrived);
+}
+
+void streams_wait(struct engine *e)
+{
+    struct streams *s = &e->streams;
+    struct stream *streams[] = {s->reducing, s->down, s->up, e->device->compute};
+    for (size_t i = 0; i < sizeof streams / sizeof *streams; i++)
+        e->device->stream_wait(streams[i]);
+}
+
+void streams_follow(struct engine *e, struct stream *stream, struct stream *other)
+{
+    e->device->event_record(e->streams.mark, other);
+    e->device->event_order(stream, e->streams.mark);
+}
+
+void streams_bring(struct engine *e, int layer, struct stream *stream)
+{
+    e->device->event_record(e->streams.arrived[layer], stream);
+    e->streams.arriving[layer] = true;
+}
+
+void engine_before_layer(struct engine *e, int layer)
+{
+    if (e->streams.arriving[layer])
+        e->device->event_order(e->device->compute, e->streams.arrived[layer]);
+    e->streams.arriving[layer] = false;
+}
+
+void engine_settle(struct engine *e)
+{
+    for (int layer = 0; layer < e->table->n_layers; layer++)
+        engine_before_layer(e, layer);
+}
