@@ -1,11 +1,16 @@
 #!/usr/bin/env bash
-# Configures and builds: build.sh FOLDER [CMAKE OPTION...]. Says on standard error how far it is: on a
-# terminal in one line that goes in the end, elsewhere in a line every ZF_BUILD_REPORT seconds (15).
-# Prints nothing where all is up to date.
+# Configures and builds: build.sh FOLDER [CMAKE OPTION...] [-- TARGET...]. Says on standard
+# error how far it is: on a terminal in one line that goes in the end, elsewhere in a line every
+# ZF_BUILD_REPORT seconds (15). Prints nothing where all is up to date.
 set -euo pipefail
 source_dir=$(cd "$(dirname "${BASH_SOURCE[0]}")/.." && pwd)
-build_dir=$1
+build_dir=$1 options=() targets=()
 shift
+while [ $# -gt 0 ] && [ "$1" != -- ]; do
+    options+=("$1")
+    shift
+done
+[ $# -le 1 ] || targets=(--target "${@:2}")
 log=$(mktemp)
 trap 'rm -f "$log"' EXIT
 
@@ -27,7 +32,7 @@ count_steps() {
 }
 
 export NINJA_STATUS='[%f/%t] '
-if ! { cmake -S "$source_dir" -B "$build_dir" -G Ninja "$@" && cmake --build "$build_dir"; } 2>&1 | count_steps >"$log"; then
+if ! { cmake -S "$source_dir" -B "$build_dir" -G Ninja "${options[@]}" && cmake --build "$build_dir" "${targets[@]}"; } 2>&1 | count_steps >"$log"; then
     cat "$log" >&2
     echo "build.sh: building in $build_dir failed; the compiler's messages stand above" >&2
     exit 1

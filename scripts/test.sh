@@ -1,44 +1,63 @@
 #!/usr/bin/env bash
-# Builds everything optimised and with AddressSanitizer and UBSan, and runs the tests in both; the
-# engine and its workers also with ThreadSanitizer; then lets each fuzzer run for a few seconds. The
-# CUDA device is built where a CUDA toolkit is found; without a GPU its tests run emulated.
+# Builds, and runs the tests of a ring. The CUDA device is built where a CUDA toolkit is found; without a
+# GPU its tests run emulated.
 #
-#   bash scripts/test.sh              everything: 20 to 40 minutes on two cores
-#   FUZZ_SECONDS=60 bash scripts/test.sh
+#   bash scripts/test.sh         full: what a change must pass. Everything optimised, what sanitizers can
+#                                find with them, fuzzers for some seconds. Under ten minutes on two cores.
+#   bash scripts/test.sh fast    one room at a time, formats, rooms; optimised. Under a minute and the build.
+#   bash scripts/test.sh long    everything: more repetitions, sanitizers over all tests, fuzzers for
+#                                a minute each, and all with fresh seeds, which a test that fails names. Hours.
 set -euo pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")/.."
+ring=${1:-full}
+case $#,$ring in
+0,full | 1,fast | 1,full | 1,long) ;;
+*)
+    echo "test.sh: \"$*\" is no ring of tests: fast, full or long is expected" >&2
+    exit 1
+    ;;
+esac
 bash scripts/setup.sh --tests
+
+log=$(mktemp)
+trap 'rm -f "$log"' EXIT
+run() { # run FOLDER [CTEST OPTION...]: the ring's tests of this build
+    ctest --test-dir "$1" --no-tests=error --output-on-failure -j2 -L "^$ring\$" "${@:2}" | tee -a "$log"
+}
+if [ "$ring" = long ]; then
+    export ZF_SEED=random
+fi
 
 echo "== optimised"
 bash scripts/build.sh build
-ctest --test-dir build --output-on-failure -j2
+if [ "$ring" = long ]; then
+    ZF_LONG=1 run build
+else
+    run build
+fi
 why=$(build/tests/test_cuda_device 2>&1 | grep -m 1 '^skipped: ' || true)
 [ -z "$why" ] || echo "The tests labelled gpu were $why"
 
-echo "== AddressSanitizer and UndefinedBehaviorSanitizer"
-bash scripts/build.sh build-asan -DZF_SANITIZE=address,undefined
-# Libraries' own one-time allocations are no leaks of ours: tests/lsan.supp names them.
-export LSAN_OPTIONS=suppressions=$PWD/tests/lsan.supp:print_suppressions=0:fast_unwind_on_malloc=0
-# Without the emulated tests labelled `long`, which take minutes each here (tests/cuda_emulator), and
-# those labelled `gpu`: with sanitizers there is no CUDA device but the emulated one.
-ctest --test-dir build-asan --output-on-failure -j2 -LE '^(long|gpu)$'
+if [ "$ring" != fast ]; then
+    # Without tests of the CUDA device on a GPU: nvcc's code has no sanitizers.
+    echo "== AddressSanitizer and UndefinedBehaviorSanitizer"
+    bash scripts/build.sh build-asan -DZF_SANITIZE=address,undefined
+    # Libraries' own one-time allocations are no leaks of ours: tests/lsan.supp names them.
+    export LSAN_OPTIONS=suppressions=$PWD/tests/lsan.supp:print_suppressions=0:fast_unwind_on_malloc=0
+    run build-asan -LE '^gpu$'
 
-echo "== ThreadSanitizer: the engine and its workers"
-bash scripts/build.sh build-tsan -DZF_SANITIZE=thread
-# OpenMP's runtime is not instrumented, so these run without its threads.
-OMP_NUM_THREADS=1 ctest --test-dir build-tsan --output-on-failure -j2 \
-    -R '^(test_worker|zenflow_(I5|I5_unwatched|I6|I7|non_finite|auto_interval))$'
+    echo "== ThreadSanitizer: the engine and its workers"
+    bash scripts/build.sh build-tsan -DZF_SANITIZE=thread -- test_worker zenflow_invariants
+    # OpenMP's runtime is not instrumented, so these run without its threads.
+    OMP_NUM_THREADS=1 run build-tsan
 
-echo "== fuzzers, ${FUZZ_SECONDS:=5} seconds each"
-CC=clang CXX=clang++ bash scripts/build.sh build-fuzz -DZF_FUZZ=ON
-for fuzzer in build-fuzz/fuzz/fuzz_*; do
-    corpus=$(mktemp -d)
-    if ! "$fuzzer" -max_total_time="$FUZZ_SECONDS" -rss_limit_mb=4096 -artifact_prefix=build-fuzz/ "$corpus" >"$corpus.log" 2>&1; then
-        tail -n 40 "$corpus.log"
-        echo "test.sh: $(basename "$fuzzer") found a fault; its input lies in build-fuzz/" >&2
-        exit 1
-    fi
-    echo "$(basename "$fuzzer"): $(grep -o 'Done [0-9]* runs' "$corpus.log")"
-    rm -rf "$corpus" "$corpus.log"
-done
-echo "all tests passed"
+    echo "== fuzzers"
+    [ "$ring" = full ] && seconds=5 || seconds=60
+    CC=clang CXX=clang++ bash scripts/build.sh build-fuzz -DZF_FUZZ=ON -DZF_FUZZ_SECONDS="${FUZZ_SECONDS:-$seconds}"
+    run build-fuzz
+fi
+
+echo "The ring \"$ring\" has passed in $((SECONDS / 60)) min $((SECONDS % 60)) s; fast, full (which is the default) and long are the rings:"
+echo "  bash scripts/test.sh fast | full | long"
+sed -n 's/^[0-9]*% tests passed, 0 tests failed out of //p' "$log" |
+    awk '{ n += $1 } END { print "100% tests passed, 0 tests failed out of " n }'

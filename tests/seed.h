@@ -4,6 +4,7 @@
 #define ZF_TESTS_SEED_H
 
 #include <errno.h>
+#include <stdbool.h>
 #include <stdint.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -37,6 +38,13 @@ static inline uint32_t test_seed(void)
         exit(1);
     }
     return (uint32_t)seed;
+}
+
+/* Whether tests repeat what they do as often as they ever do: ZF_LONG=1 in the environment. */
+static inline bool in_long_ring(void)
+{
+    const char *text = getenv("ZF_LONG");
+    return text && strcmp(text, "1") == 0;
 }
 
 /* First of all, so that it is there whatever happens. */

@@ -17,6 +17,7 @@ foreach(step 1 2 3 4)
   set(before ${CMAKE_BINARY_DIR}/step${step})
 endforeach()
 add_custom_target(all_steps ALL DEPENDS step4)
+add_custom_target(half DEPENDS step2)
 END
 touch "$scratch/input"
 echo 'sleep 1.1' >"$scratch/step.sh"
@@ -42,6 +43,9 @@ states = sent.strip("\n").split("\r\033[K")
 assert states[-1].strip() == "" and states[0] == "", states
 assert states[1:-1] == [f"building: {i} of 4 steps" for i in range(1, 5)], states
 END
+
+check "a target of its own" bash "$scratch/scripts/build.sh" "$scratch/h" -DZF_UNUSED=ON --no-warn-unused-cli -- half
+check "it alone is built" test -e "$scratch/h/step2" -a ! -e "$scratch/h/step3"
 
 echo 'echo "a fault of the compiler"; exit 1' >"$scratch/step.sh"
 touch "$scratch/input"

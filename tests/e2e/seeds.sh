@@ -6,7 +6,7 @@ programs=$build/tests/cuda_emulator
 [ -x "$programs/zenflow_invariants_emulated" ] || skip "the emulated tests are not built"
 
 invariant() { # invariant SEED: what a test that takes a second says of its seed; it passes
-    env ${1:+"ZF_SEED=$1"} "$programs/zenflow_invariants_emulated" launches cuda >"$scratch/printed" 2>&1 &&
+    env -u ZF_SEED ${1:+"ZF_SEED=$1"} "$programs/zenflow_invariants_emulated" launches cuda >"$scratch/printed" 2>&1 &&
         grep '^seed ' "$scratch/printed"
 }
 check "by default it is 0" test "$(invariant '')" = "seed 0: ZF_SEED=0 repeats this run"

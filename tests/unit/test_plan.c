@@ -255,6 +255,9 @@ static void what_is_faster_is_not_slower(void **state)
 static void a_large_model_is_planned_in_seconds(void **state)
 {
     (void)state;
+#ifdef __SANITIZE_ADDRESS__ /* which takes time and memory of its own */
+    skip();
+#endif
     struct zf_error err;
     struct machine gpu;
     struct train_result result;
