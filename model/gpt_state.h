@@ -106,8 +106,8 @@ struct gpt {
     float *gradients;   /* (table.n_elements); NULL under GPT_EVALUATE */
     struct gpt_block *blocks;
     struct gpt_buffers buffers;
-    float
-        *staging; /* (GPT_STAGE_ELEMENTS) of gpt_weights.c; NULL where the device's dtype is F32 */
+    float *staging; /* (GPT_STAGE_ELEMENTS) of gpt_weights.c; NULL where the device's dtype is
+                       F32 */
 
     struct stream *upload;
     struct gpt_inputs inputs[2];

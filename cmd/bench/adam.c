@@ -183,7 +183,8 @@ static void run_groups(const struct bench *b, enum host_adam_path path)
         .tasks = b->tasks,
         .n_groups = b->options->interval,
         .rule = {.lr = 1e-4f, .beta1 = 0.9f, .beta2 = 0.999f, .eps = 1e-8f, .weight_decay = 0.01f},
-        .path = path};
+        .path = path,
+    };
     for (job.group = 0; job.group < job.n_groups; job.group++)
         run_tasks(b, host_adam_run, &job);
 }

@@ -189,13 +189,15 @@ static void forward_head(const struct attention *a, const struct scratch *s, int
 static struct attention attention_setup(const void *qkv, const struct token_rows *rows, int n_head,
                                         int head_dim, float scale, struct dropout drop)
 {
-    struct attention a = {.qkv = qkv,
-                          .rows = rows,
-                          .n_head = n_head,
-                          .head_dim = head_dim,
-                          .scale = scale,
-                          .drop = drop,
-                          .width = divide_up(head_dim, TILE_COLS) * TILE_COLS};
+    struct attention a = {
+        .qkv = qkv,
+        .rows = rows,
+        .n_head = n_head,
+        .head_dim = head_dim,
+        .scale = scale,
+        .drop = drop,
+        .width = divide_up(head_dim, TILE_COLS) * TILE_COLS,
+    };
     for (int i = 0; i < rows->n_seqs; i++) {
         const int length = rows->seq_start[i + 1] - rows->seq_start[i];
         a.longest = length > a.longest ? length : a.longest;

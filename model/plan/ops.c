@@ -1,5 +1,5 @@
-/* The operators: what each costs, from what it is given. They touch what the host reads, no more.
- */
+/* The operators: what each costs, from what it is given.
+ * They touch what the host reads, no more. */
 #include "model/plan/internal.h"
 
 #define ATTENTION "attention"

@@ -1,7 +1,7 @@
 /* The engine's insides, shared by the files that implement offload/engine/engine.h:
- *   engine.c             creation, the order of a step
+ *   engine.c      creation, the order of a step
  *   table.c       the matrices in the device's memory, for its operators
- *   selection.c    channels: their updates on the device, who is important
+ *   selection.c   channels: their updates on the device, who is important
  *   state.c       where their state lives, how it moves
  *   ranks.c       changed parameters on their way between ranks
  *   windows.c     windows: gathering gradients, closing, host updates, arrivals
@@ -301,8 +301,8 @@ void windows_accumulate_on_device(struct engine *e);
 void windows_count_step(struct engine *e, float factor, struct step_report *report);
 /* Closes a group's window: lets channels change sides, and hands the mean to the host. */
 void windows_close(struct engine *e, struct group *g, struct step_report *report);
-/* Makes the host updates visible that are due at the end of this step (all: whatever is in flight).
- */
+/* Makes the host updates visible that are due at the end of this step
+ * (all: whatever is in flight). */
 void windows_arrive(struct engine *e, bool all, struct step_report *report);
 /* Starts a new schedule of windows with this step; none may be open or in flight. */
 void windows_begin(struct engine *e, int interval, int lag, int first_step);

@@ -305,8 +305,8 @@ static const struct rows_case rows_cases[] = {
     {3, 0, 7, false, 0, 6},     {2, 3, 1, false, 2, 3},
 };
 
-/* A table; element i of its flat arrays, matrix after matrix, is of the set, and of a fresh group.
- */
+/* A table; element i of its flat arrays, matrix after matrix, is of the set,
+ * and of a fresh group. */
 struct table {
     struct matrix_rows rows[SHAPES];
     struct matrix_batch batch;

@@ -178,8 +178,8 @@ static void select_channels(struct oracle *o, int since_warm_up)
 }
 
 /* The group of a channel, by laying block after block until it is covered. The problems' matrices
- * are far too small for long blocks: they have four for each group, or fewer where they lack rows.
- */
+ * are far too small for long blocks: they have four for each group,
+ * or fewer where they lack rows. */
 static int group_of(const struct channel *c, int interval)
 {
     int rows = c->param->rows, blocks = 4 * interval, group = c->matrix % interval;
