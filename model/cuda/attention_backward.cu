@@ -354,19 +354,20 @@ __global__ ATTENTION_BOUNDS static void attention_backward_kv_kernel(struct back
             (const struct query_statistics *)(shared + sizes::TILES_BYTES) + stage * Br;
         if (first + Br < block.seqlen)
             key_load<d>(shared, Q, dO, statistics, C, first + Br, block.seqlen);
-        for (int i = 0; i < Br && first + i < block.seqlen && own.n > 0; i += STEP) {
-            const bf16 *const Q_step = sQ + i * d, *const dO_step = Q_step + Br * d;
-            const int query = first + i, left = block.seqlen - query;
-            if (query + STEP <= own.first)
-                continue;
-            if (query >= own.first + 16 * M - 1 && left > STEP - 16)
-                key_step<false, DROPOUT, d>(dK, dV, K_own, V_own, Q_step, dO_step, queries + i,
-                                            sequence, own.first, query, 0, a, block.head);
-            else
-                key_step<true, DROPOUT, d>(dK, dV, K_own, V_own, Q_step, dO_step, queries + i,
-                                           sequence, own.first, query, (left + 15) / 16, a,
-                                           block.head);
-        }
+        if (own.n > 0)
+            for (int i = 0; i < Br && first + i < block.seqlen; i += STEP) {
+                const bf16 *const Q_step = sQ + i * d, *const dO_step = Q_step + Br * d;
+                const int query = first + i, left = block.seqlen - query;
+                if (query + STEP <= own.first)
+                    continue;
+                if (query >= own.first + 16 * M - 1 && left > STEP - 16)
+                    key_step<false, DROPOUT, d>(dK, dV, K_own, V_own, Q_step, dO_step, queries + i,
+                                                sequence, own.first, query, 0, a, block.head);
+                else
+                    key_step<true, DROPOUT, d>(dK, dV, K_own, V_own, Q_step, dO_step, queries + i,
+                                               sequence, own.first, query, (left + 15) / 16, a,
+                                               block.head);
+            }
         copy_async_wait<0>();
         __syncthreads();
     }

@@ -16,7 +16,9 @@ static int element(const struct stream *s)
 static int longest(const struct token_rows *rows)
 {
     int most = 0;
-    for (int i = 0; rows->seq_start && i < rows->n_seqs; i++) {
+    if (!rows->seq_start)
+        return 0;
+    for (int i = 0; i < rows->n_seqs; i++) {
         int n = rows->seq_start[i + 1] - rows->seq_start[i];
         most = n > most ? n : most;
     }
