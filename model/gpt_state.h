@@ -111,7 +111,7 @@ struct gpt {
 
     struct stream *upload;
     struct gpt_inputs inputs[2];
-    int slot;               /* the one that `batch` lies in */
+    int turn;               /* which of them `batch` lies in */
     int *sort_scratch;      /* (max_tokens), host */
     struct gpt_batch batch; /* the micro-batch in work */
 

@@ -2,7 +2,7 @@
  * second-level cache; backward computes the scores again from the row's log-sum-exp, as in
  * FlashAttention (Dao et al., NeurIPS 2022), so nothing of size T^2 is ever stored.
  *
- * One task is one head of one sequence. Its q, k and v are first packed into small arrays in the
+ * One piece is one head of one sequence. Its q, k and v are first packed into small arrays in the
  * order in which the products read them. Limit: arithmetic; forward 4 T^2/2 head_dim operations for
  * each head, backward 10 T^2/2 head_dim. */
 #include "data/alloc.h"

@@ -141,11 +141,11 @@ __global__ static void __launch_bounds__(NORM_BLOCK) row_norms_kernel(matrix_bat
 {
     SHARED(float, part, [NORM_ROWS]);
     const int warp = threadIdx.x / WARP, lane = threadIdx.x % WARP;
-    for (int task = blockIdx.x; task < batch.n_norm_tasks; task += gridDim.x) {
-        const int number = batch.first_norm_task + task;
-        const matrix_rows &m = *matrix_of<&matrix_rows::first_norm_task>(batch, number);
+    for (int piece = blockIdx.x; piece < batch.n_norm_pieces; piece += gridDim.x) {
+        const int number = batch.first_norm_piece + piece;
+        const matrix_rows &m = *matrix_of<&matrix_rows::first_norm_piece>(batch, number);
         const bool is_long = m.cols >= NORM_LONG_ROW;
-        const int at = number - m.first_norm_task, row = is_long ? at : at * NORM_ROWS + warp;
+        const int at = number - m.first_norm_piece, row = is_long ? at : at * NORM_ROWS + warp;
         if (row < m.n_rows) {
             const float *x = m.gradient + (size_t)row * m.cols;
             const float sum = warp_sum(is_long ? part_of_squares(x, m.cols, threadIdx.x, NORM_BLOCK)
@@ -170,7 +170,7 @@ __global__ static void __launch_bounds__(NORM_BLOCK) row_norms_kernel(matrix_bat
 
 void cuda_row_norms_squared(struct stream *s, const struct matrix_batch *batch)
 {
-    const int most = 8 * cuda_multiprocessors(), wanted = batch->n_norm_tasks;
+    const int most = 8 * cuda_multiprocessors(), wanted = batch->n_norm_pieces;
     if (wanted > 0)
         LAUNCH(row_norms_kernel, wanted < most ? wanted : most, NORM_BLOCK, 0, s, *batch);
 }

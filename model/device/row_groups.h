@@ -10,8 +10,8 @@
  * others; exactly so where BLOCKS_EVEN is a multiple of their number and blocks have one length.
  * The rule does not ask how many ranks there are.
  *
- * A checkpoint holds open windows by group: another rule
- * is another format (engine_checkpoint.c). */
+ * A checkpoint holds open windows by group: another rule is another format
+ * (offload/engine/checkpoint.c). */
 #ifndef ZF_MODEL_DEVICE_ROW_GROUPS_H
 #define ZF_MODEL_DEVICE_ROW_GROUPS_H
 

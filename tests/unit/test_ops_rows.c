@@ -570,17 +570,17 @@ static void tables_are_numbered(void **state)
                                  {.n_rows = 0, .cols = 5},
                                  {.n_rows = 3, .cols = NORM_LONG_ROW}};
     static const int pieces[] = {0, 9, 11, 11, 11 + 3 * (NORM_LONG_ROW / ROW_PIECE)};
-    static const int norm_tasks[] = {0, 2, 3, 3, 6};
+    static const int norm_pieces[] = {0, 2, 3, 3, 6};
     matrix_batch_number(rows, 4);
     for (int first = 0; first < 4; first++)
         for (int last = first; last <= 4; last++) {
             const struct matrix_batch b = matrix_batch_part(rows, rows, first, last);
             assert_int_equal(b.n, last - first);
             assert_int_equal(b.n_pieces, pieces[last] - pieces[first]);
-            assert_int_equal(b.n_norm_tasks, norm_tasks[last] - norm_tasks[first]);
+            assert_int_equal(b.n_norm_pieces, norm_pieces[last] - norm_pieces[first]);
             if (b.n > 0) {
                 assert_int_equal(b.first_piece, pieces[first]);
-                assert_int_equal(b.first_norm_task, norm_tasks[first]);
+                assert_int_equal(b.first_norm_piece, norm_pieces[first]);
                 assert_int_equal(b.matrices[0].first_piece, pieces[first]);
             }
         }
