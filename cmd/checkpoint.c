@@ -78,7 +78,9 @@ static int scan(const char *output_dir, int except, int *first, int *last)
     DIR *d = opendir(output_dir);
     *first = INT_MAX;
     *last = -1;
-    for (struct dirent *entry; d && (entry = readdir(d));) {
+    if (!d)
+        return 0;
+    for (struct dirent *entry; (entry = readdir(d));) {
         int step = checkpoint_step(entry->d_name);
         if (step < 0 || step == except || !is_folder(output_dir, entry->d_name))
             continue;
@@ -86,8 +88,7 @@ static int scan(const char *output_dir, int except, int *first, int *last)
         *first = step < *first ? step : *first;
         *last = step > *last ? step : *last;
     }
-    if (d)
-        closedir(d);
+    closedir(d);
     return count;
 }
 
@@ -124,7 +125,9 @@ bool checkpoint_remove_after(const char *output_dir, int last, struct zf_error *
     const size_t n = sizeof UNFINISHED - 1;
     bool ok = true;
     DIR *d = opendir(output_dir);
-    for (struct dirent *entry; ok && d && (entry = readdir(d));) {
+    if (!d)
+        return true;
+    for (struct dirent *entry; ok && (entry = readdir(d));) {
         const char *name = entry->d_name;
         bool unfinished = strncmp(name, UNFINISHED, n) == 0 && checkpoint_step(name + n) >= 0;
         if ((!unfinished && checkpoint_step(name) <= last) || !is_folder(output_dir, name))
@@ -133,8 +136,7 @@ bool checkpoint_remove_after(const char *output_dir, int last, struct zf_error *
         ok = file_remove_directory(path, err);
         free(path);
     }
-    if (d)
-        closedir(d);
+    closedir(d);
     return ok;
 }
 

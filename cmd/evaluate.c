@@ -45,8 +45,9 @@ static struct outcome visit(struct run *run, const struct eval_split *split, con
         n_items += run->batch.n_items;
         for (int i = 0; i < count * n_labels; i++)
             o.bad_logits += !isfinite(logits[i]);
-        for (int i = 0; n_labels && i < count; i++)
-            o.predictions[first + i] = answer(logits + (size_t)i * (size_t)n_labels, n_labels);
+        if (n_labels > 0)
+            for (int i = 0; i < count; i++)
+                o.predictions[first + i] = answer(logits + (size_t)i * (size_t)n_labels, n_labels);
     }
     trace_end(run->trace, TRACE_DEVICE, 0);
     free(logits);

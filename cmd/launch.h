@@ -7,8 +7,8 @@
 #include <stdbool.h>
 
 /* Fails, with how to start instead, where the environment says that this process is one of several
- * of one launcher's, but MPI found n_ranks = 1: each would be a run of its own in the same folder.
- */
+ * of one launcher's, but MPI found n_ranks = 1:
+ * each would be a run of its own in the same folder. */
 bool launch_check(int n_ranks, struct zf_error *err);
 
 #endif

@@ -1,5 +1,5 @@
-/* The plan of device memory: what a run will hold is known, and shown, before any of it is taken.
- */
+/* The plan of device memory: what a run will hold is known, and shown,
+ * before any of it is taken. */
 #ifndef ZF_CMD_MEMORY_PLAN_H
 #define ZF_CMD_MEMORY_PLAN_H
 

@@ -73,12 +73,14 @@ struct progress *progress_create(const char *output_dir, int first_step, int tot
         return NULL;
     }
     struct progress *p = zf_malloc(sizeof *p);
-    *p = (struct progress){.log = log,
-                           .path = path,
-                           .live = live,
-                           .first_step = first_step,
-                           .total_steps = total_steps,
-                           .start = clock_seconds()};
+    *p = (struct progress){
+        .log = log,
+        .path = path,
+        .live = live,
+        .first_step = first_step,
+        .total_steps = total_steps,
+        .start = clock_seconds(),
+    };
     log_set_before(clear_line);
     return p;
 }

@@ -1,6 +1,6 @@
 /* Everything that one run of zf-train holds: tokenizer, data, model, optimizer; made in the order
- * in which it can fail, so that a fault in the data is found before memory is spent on the model.
- */
+ * in which it can fail, so that a fault in the data is found before memory is
+ * spent on the model. */
 #ifndef ZF_CMD_RUN_H
 #define ZF_CMD_RUN_H
 
@@ -42,8 +42,8 @@ struct run {
 bool run_create(struct run *run, struct config *config, struct comm *comm, struct zf_error *err);
 void run_destroy(struct run *run);
 
-/* How many ranks of this machine compute on the same GPU at most; with none, as if there were one.
- */
+/* How many ranks of this machine compute on the same GPU at most; with none,
+ * as if there were one. */
 int run_ranks_on_device(const struct run *run);
 
 /* Trains, evaluates, predicts and writes output_dir, as the configuration says. */

@@ -30,10 +30,12 @@ static long count_tokens(const struct dataset *d, const int *index, int n)
 static void run_micro_batches(const struct stepper *s, const int *index, int n, int step,
                               long items)
 {
-    const struct gpt_hooks hooks = {.context = s->engine,
-                                    .before_layer = before_layer,
-                                    .before_backward = before_backward,
-                                    .gradients_ready = gradients_ready};
+    const struct gpt_hooks hooks = {
+        .context = s->engine,
+        .before_layer = before_layer,
+        .before_backward = before_backward,
+        .gradients_ready = gradients_ready,
+    };
     for (int m = 0; m < s->micro_batches; m++) {
         struct slice slice =
             sampler_slice(n, s->micro_batch, comm_size(s->comm), comm_rank(s->comm), m);

@@ -31,8 +31,8 @@ struct step_result {
 
 /* Does step number `step` on examples index[0..n) of the set, at most micro_batch * micro_batches *
  * ranks, divided by sampler_slice. Returns once the host knows the gradient's norm and the loss;
- * the device may still be at work. Fails where the engine gives up (engine_end_step). Collective.
- */
+ * the device may still be at work. Fails where the engine gives up (engine_end_step).
+ * Collective. */
 bool step_run(const struct stepper *s, const int *index, int n, int step, float lr,
               struct step_result *result, struct zf_error *err);
 

@@ -354,16 +354,18 @@ static bool conclude(struct trainer *t, json_t *results, struct zf_error *err)
 static struct stepper stepper_of(struct run *run)
 {
     const struct config *c = run->config;
-    return (struct stepper){.model = run->model,
-                            .engine = run->engine,
-                            .comm = run->comm,
-                            .trace = run->trace,
-                            .set = &run->train,
-                            .batch = &run->batch,
-                            .n_labels = run->task->n_labels,
-                            .micro_batch = c->per_device_train_batch_size,
-                            .micro_batches = c->gradient_accumulation_steps,
-                            .seed = (uint32_t)c->seed};
+    return (struct stepper){
+        .model = run->model,
+        .engine = run->engine,
+        .comm = run->comm,
+        .trace = run->trace,
+        .set = &run->train,
+        .batch = &run->batch,
+        .n_labels = run->task->n_labels,
+        .micro_batch = c->per_device_train_batch_size,
+        .micro_batches = c->gradient_accumulation_steps,
+        .seed = (uint32_t)c->seed,
+    };
 }
 
 bool train_plan(struct run *run, int warm_up, int steps, struct plan_report *report,
@@ -388,10 +390,12 @@ bool train_plan(struct run *run, int warm_up, int steps, struct plan_report *rep
 
 bool train(struct run *run, json_t *results, struct zf_error *err)
 {
-    struct trainer t = {.run = run,
-                        .stepper = stepper_of(run),
-                        .epoch = -1,
-                        .offloads = engine_memory(run->engine).host_elements > 0};
+    struct trainer t = {
+        .run = run,
+        .stepper = stepper_of(run),
+        .epoch = -1,
+        .offloads = engine_memory(run->engine).host_elements > 0,
+    };
     int kept;
     t.order = zf_malloc(sizeof(int) * (size_t)run->train.n_sequences);
     bool ok = resume(&t, &kept, err) && open_reports(&t, err) && start_clean(&t, kept, err);

@@ -9,8 +9,8 @@
 #include <jansson.h>
 
 /* Trains to config->total_steps, from a checkpoint if one is asked for; logs, evaluates and saves
- * on the way; adds train_loss, train_runtime, ... in Transformers' names to `results`. Collective.
- */
+ * on the way; adds train_loss, train_runtime, ... in Transformers' names to `results`.
+ * Collective. */
 bool train(struct run *run, json_t *results, struct zf_error *err);
 
 /* On a device that only counts: the loop's first steps, without reports, evaluation and

@@ -36,15 +36,18 @@ int main(int argc, char **argv)
         print_help(stdout);
         return 0;
     }
-    for (size_t i = 0; argc > 1 && i < n_benchmarks; i++)
+    if (argc < 2) {
+        print_help(stderr);
+        return 1;
+    }
+    for (size_t i = 0; i < n_benchmarks; i++)
         if (strcmp(argv[1], benchmarks[i].name) == 0) {
             if (benchmarks[i].run(argc - 1, argv + 1, &err))
                 return 0;
             fprintf(stderr, "zf-bench: %s\n", err.text);
             return 1;
         }
-    if (argc > 1)
-        fprintf(stderr, "zf-bench: there is no benchmark \"%s\"\n", argv[1]);
+    fprintf(stderr, "zf-bench: there is no benchmark \"%s\"\n", argv[1]);
     print_help(stderr);
     return 1;
 }

@@ -296,13 +296,15 @@ static bool check_class(const struct settings *s, struct zf_error *err)
         return true;
     if (!json_get_string(&s->config, "tokenizer_class", &name, err))
         return false;
-    for (size_t i = 0; name && i < sizeof known / sizeof *known; i++)
+    if (!name)
+        return true;
+    for (size_t i = 0; i < sizeof known / sizeof *known; i++)
         if (strcmp(name, known[i]) == 0)
             return true;
-    return !name || json_fail(&s->config, "tokenizer_class",
-                              "GPT2Tokenizer where there is no tokenizer.json; the rules of other "
-                              "classes are not supported",
-                              err);
+    return json_fail(&s->config, "tokenizer_class",
+                     "GPT2Tokenizer where there is no tokenizer.json; the rules of other "
+                     "classes are not supported",
+                     err);
 }
 
 static bool load_vocab(struct byte_level *b, const struct settings *s, const char *vocab,

@@ -10,8 +10,8 @@
 /* Says which rank this is (default 0). Ranks other than 0 print nothing. */
 void log_set_rank(int rank);
 
-/* Called before each message is printed, so that a live progress line can clear itself; NULL: none.
- */
+/* Called before each message is printed, so that a live progress line can clear itself;
+ * NULL: none. */
 void log_set_before(void (*before)(void));
 
 void log_info(const char *format, ...) __attribute__((format(printf, 1, 2)));

@@ -71,7 +71,9 @@ static char *find_any_model(const char *directory, int *found)
     char *name = NULL;
     *found = 0;
     DIR *dir = opendir(directory);
-    for (struct dirent *entry; dir && (entry = readdir(dir));) {
+    if (!dir)
+        return NULL;
+    for (struct dirent *entry; (entry = readdir(dir));) {
         size_t n = strlen(entry->d_name), n_ending = sizeof ending - 1;
         if (n <= n_ending || strcmp(entry->d_name + n - n_ending, ending) != 0)
             continue;
@@ -79,8 +81,7 @@ static char *find_any_model(const char *directory, int *found)
         name = zf_strdup(entry->d_name);
         ++*found;
     }
-    if (dir)
-        closedir(dir);
+    closedir(dir);
     return name;
 }
 

@@ -43,7 +43,11 @@ enum dropout_place { DROP_ATTENTION, DROP_ATTENTION_RESIDUAL, DROP_MLP_RESIDUAL,
 static struct dropout dropout_at(const struct pass *p, float probability, uint32_t site)
 {
     return (struct dropout){
-        .p = p->training ? probability : 0, .seed = p->seed, .step = p->step, .site = site};
+        .p = p->training ? probability : 0,
+        .seed = p->seed,
+        .step = p->step,
+        .site = site,
+    };
 }
 
 static struct dropout embedding_dropout(const struct pass *p)

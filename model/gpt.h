@@ -13,8 +13,8 @@
 
 enum gpt_head {
     GPT_HEAD_LM,       /* logits = ln_f(x) wte^T: GPT2LMHeadModel */
-    GPT_HEAD_CLASSIFY, /* score head on the last token, cross-entropy: GPT2ForSequenceClassification
-                        */
+    GPT_HEAD_CLASSIFY, /* score head on the last token, cross-entropy:
+                          GPT2ForSequenceClassification */
     GPT_HEAD_REGRESS,  /* the same with one output and squared error */
 };
 

@@ -30,9 +30,9 @@ static void sort_by_id(int *order, int *scratch, const int *ids, int n, int n_id
         memcpy(order, to, (size_t)n * sizeof *order);
 }
 
-/* A slot's memory while a batch is put into it. */
+/* Inputs while a batch is put into them. */
 struct staged {
-    const struct gpt_inputs *slot;
+    const struct gpt_inputs *inputs;
     size_t used; /* ints */
 };
 
@@ -41,7 +41,7 @@ static size_t stage(struct staged *s, const void *src, int n)
 {
     size_t at = s->used;
     if (src && n > 0)
-        memcpy(s->slot->host + at, src, (size_t)n * sizeof(int));
+        memcpy(s->inputs->host + at, src, (size_t)n * sizeof(int));
     s->used += (size_t)n;
     return at;
 }
@@ -52,14 +52,14 @@ static void stage_last_tokens(struct gpt *m, struct staged *s, const struct batc
     size_t token_seq = stage(s, NULL, b->n_seqs);
     for (int i = 0; i < b->n_seqs; i++) {
         int t = b->seq_start[i + 1] - 1;
-        s->slot->host[position + (size_t)i] = b->position[t];
-        s->slot->host[token_seq + (size_t)i] = (int)b->token_seq[t];
+        s->inputs->host[position + (size_t)i] = b->position[t];
+        s->inputs->host[token_seq + (size_t)i] = (int)b->token_seq[t];
     }
     m->batch.last = (struct token_rows){
         .n_tokens = b->n_seqs,
         .n_seqs = b->n_seqs,
-        .position = s->slot->device + position,
-        .token_seq = (const uint32_t *)(s->slot->device + token_seq),
+        .position = s->inputs->device + position,
+        .token_seq = (const uint32_t *)(s->inputs->device + token_seq),
     };
 }
 
@@ -70,16 +70,16 @@ static void stage_tokens(struct gpt *m, struct staged *s, const struct batch *b)
     size_t token_seq = stage(s, b->token_seq, b->n_tokens);
     size_t seq_start = stage(s, b->seq_start, b->n_seqs + 1);
     size_t order = stage(s, NULL, b->n_tokens);
-    sort_by_id(s->slot->host + order, m->sort_scratch, b->tokens, b->n_tokens,
+    sort_by_id(s->inputs->host + order, m->sort_scratch, b->tokens, b->n_tokens,
                m->config.vocab_size);
-    m->batch.order = s->slot->device + order;
+    m->batch.order = s->inputs->device + order;
     m->batch.rows = (struct token_rows){
         .n_tokens = b->n_tokens,
         .n_seqs = b->n_seqs,
-        .tokens = s->slot->device + tokens,
-        .position = s->slot->device + position,
-        .seq_start = s->slot->device + seq_start,
-        .token_seq = (const uint32_t *)(s->slot->device + token_seq),
+        .tokens = s->inputs->device + tokens,
+        .position = s->inputs->device + position,
+        .seq_start = s->inputs->device + seq_start,
+        .token_seq = (const uint32_t *)(s->inputs->device + token_seq),
     };
 }
 
@@ -89,7 +89,7 @@ static void stage_targets(struct gpt *m, struct staged *s, const struct batch *b
     const void *targets =
         head == GPT_HEAD_REGRESS ? (const void *)b->scores : (const void *)b->targets;
     int n = head == GPT_HEAD_LM ? b->n_tokens : b->n_seqs;
-    m->batch.targets = targets ? s->slot->device + stage(s, targets, n) : NULL;
+    m->batch.targets = targets ? s->inputs->device + stage(s, targets, n) : NULL;
 }
 
 size_t gpt_input_ints(const struct gpt *m)
@@ -101,22 +101,22 @@ void gpt_upload_batch(struct gpt *m, const struct batch *b)
 {
     assert(b->n_tokens <= m->max_tokens && b->n_seqs <= m->max_seqs);
     struct device *d = m->device;
-    m->slot = 1 - m->slot;
-    struct gpt_inputs *slot = &m->inputs[m->slot];
-    struct staged s = {.slot = slot};
-    if (slot->in_use)
-        d->event_wait(slot->done);
+    m->turn = 1 - m->turn;
+    struct gpt_inputs *inputs = &m->inputs[m->turn];
+    struct staged s = {.inputs = inputs};
+    if (inputs->in_use)
+        d->event_wait(inputs->done);
     stage_tokens(m, &s, b);
     stage_last_tokens(m, &s, b);
     stage_targets(m, &s, b);
-    d->copy(m->upload, slot->device, slot->host, s.used * sizeof(int));
-    d->event_record(slot->filled, m->upload);
-    d->event_order(d->compute, slot->filled);
+    d->copy(m->upload, inputs->device, inputs->host, s.used * sizeof(int));
+    d->event_record(inputs->filled, m->upload);
+    d->event_order(d->compute, inputs->filled);
 }
 
 void gpt_release_batch(struct gpt *m)
 {
-    struct gpt_inputs *slot = &m->inputs[m->slot];
-    m->device->event_record(slot->done, m->device->compute);
-    slot->in_use = true;
+    struct gpt_inputs *inputs = &m->inputs[m->turn];
+    m->device->event_record(inputs->done, m->device->compute);
+    inputs->in_use = true;
 }

@@ -55,8 +55,8 @@ static const struct gpt_config defaults = {
 
 /* GPT-2 and DistilGPT-2: https://huggingface.co/openai-community/gpt2 and its sisters.
  * Cerebras-GPT: Dey et al., "Cerebras-GPT: Open Compute-Optimal Language Models" (2023), table 1.
- * gpt-6.7b: the shape of Brown et al., "Language Models are Few-Shot Learners" (2020), table 2.1.
- */
+ * gpt-6.7b: the shape of Brown et al., "Language Models are Few-Shot Learners"
+ * (2020), table 2.1. */
 static const struct preset {
     const char *name;
     int vocab_size, n_positions, n_embd, n_layer, n_head;

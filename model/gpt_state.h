@@ -106,12 +106,12 @@ struct gpt {
     float *gradients;   /* (table.n_elements); NULL under GPT_EVALUATE */
     struct gpt_block *blocks;
     struct gpt_buffers buffers;
-    float
-        *staging; /* (GPT_STAGE_ELEMENTS) of gpt_weights.c; NULL where the device's dtype is F32 */
+    float *staging; /* (GPT_STAGE_ELEMENTS) of gpt_weights.c; NULL where the device's dtype is
+                       F32 */
 
     struct stream *upload;
     struct gpt_inputs inputs[2];
-    int slot;               /* the one that `batch` lies in */
+    int turn;               /* which of them `batch` lies in */
     int *sort_scratch;      /* (max_tokens), host */
     struct gpt_batch batch; /* the micro-batch in work */
 

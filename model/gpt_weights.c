@@ -43,8 +43,8 @@ static char *parameter_place(const struct staging *s, size_t offset)
     return (char *)gpt_param_data(s->model) + offset * dtype_size(s->device->dtype);
 }
 
-/* Element `offset` of the parameters and n - 1 more = host[0..n). Returns when host may be reused.
- */
+/* Element `offset` of the parameters and n - 1 more = host[0..n).
+ * Returns when host may be reused. */
 static void upload(const struct staging *s, size_t offset, size_t n)
 {
     void *place = parameter_place(s, offset);

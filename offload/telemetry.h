@@ -21,8 +21,8 @@ void telemetry_add(struct telemetry *t, const struct step_report *report, double
 double telemetry_stall(const struct telemetry *t);
 /* Adds, per step: stall_seconds, host_seconds, bytes_down, bytes_up, bytes_moved, link_model_sizes
  * (both ways, in units of the model's bf16 size), important_share; and stall (the share), staleness
- * (steps, the greatest), update_interval, selections (how many). n_parameters: of the whole model.
- */
+ * (steps, the greatest), update_interval, selections (how many).
+ * n_parameters: of the whole model. */
 void telemetry_describe(const struct telemetry *t, size_t n_parameters, json_t *entry);
 
 #endif

@@ -277,9 +277,9 @@ void trace_destroy(struct trace *t)
             trace_end(t, lane, 0);
     read_marks(t, true);
     release_marks(t);
-    /* a plan's other ranks are not there */
-    for (int r = 1; r < comm_size(t->comm) && !t->device->plan; r++)
-        gather(t, r);
+    if (!t->device->plan) /* whose other ranks are not there */
+        for (int r = 1; r < comm_size(t->comm); r++)
+            gather(t, r);
     if (comm_rank(t->comm) == 0)
         fputs("\n]\n", t->stream);
     bool failed = ferror(t->stream);

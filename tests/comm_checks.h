@@ -104,8 +104,9 @@ static void check_reduce(size_t n, int rounds)
                 begin + (end - begin) * (size_t)((r + 1) * (r + 1)) / (size_t)(size * size);
             comm_device_reduce(world, a.stream, a.data + first, r == me ? a.result + first : NULL,
                                last - first, r);
-            for (size_t i = first; i < last && r == me && size > 1; i++)
-                a.expected[i] = sum_of(i);
+            if (r == me && size > 1)
+                for (size_t i = first; i < last; i++)
+                    a.expected[i] = sum_of(i);
         }
     }
     comm_device_finish(world, a.stream);

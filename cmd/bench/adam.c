@@ -85,14 +85,15 @@ static bool find_paths(struct options *o, struct zf_error *err)
     const char *text = o->path_name;
     o->last_path = host_adam_best_path();
     o->first_path = o->last_path > HOST_ADAM_PORTABLE ? HOST_ADAM_AVX2 : HOST_ADAM_PORTABLE;
-    for (int i = 0; text && i < HOST_ADAM_N_PATHS; i++)
+    if (!text)
+        return true;
+    for (int i = 0; i < HOST_ADAM_N_PATHS; i++)
         if (strcmp(text, host_adam_path_name(i)) == 0) {
             o->first_path = o->last_path = i;
             return host_adam_path_runs(i) ||
                    zf_fail(err, "adam: this machine has no %s, which --path asks for", text);
         }
-    return !text ||
-           zf_fail(err, "adam: --path is \"%s\", but it is portable, avx2 or avx512", text);
+    return zf_fail(err, "adam: --path is \"%s\", but it is portable, avx2 or avx512", text);
 }
 
 ZF_SIMD
@@ -183,7 +184,8 @@ static void run_groups(const struct bench *b, enum host_adam_path path)
         .tasks = b->tasks,
         .n_groups = b->options->interval,
         .rule = {.lr = 1e-4f, .beta1 = 0.9f, .beta2 = 0.999f, .eps = 1e-8f, .weight_decay = 0.01f},
-        .path = path};
+        .path = path,
+    };
     for (job.group = 0; job.group < job.n_groups; job.group++)
         run_tasks(b, host_adam_run, &job);
 }

@@ -95,15 +95,17 @@ static void report_cases(const struct table *t, double dropout)
 static struct kernel_shape shape_of(const struct options *o, const struct gpt_config *c,
                                     enum dtype dtype)
 {
-    struct kernel_shape s = {.n = o->n_seqs * o->length,
-                             .n_seqs = o->n_seqs,
-                             .length = o->length,
-                             .C = c->n_embd,
-                             .inner = c->n_inner,
-                             .n_head = c->n_head,
-                             .vocab = gpt_head_outputs(c),
-                             .positions = c->n_positions,
-                             .element = (int)dtype_size(dtype)};
+    struct kernel_shape s = {
+        .n = o->n_seqs * o->length,
+        .n_seqs = o->n_seqs,
+        .length = o->length,
+        .C = c->n_embd,
+        .inner = c->n_inner,
+        .n_head = c->n_head,
+        .vocab = gpt_head_outputs(c),
+        .positions = c->n_positions,
+        .element = (int)dtype_size(dtype),
+    };
     s.logit_rows = s.n < LOGIT_ROWS ? s.n : LOGIT_ROWS;
     return s;
 }
@@ -120,9 +122,11 @@ static json_t *describe(const struct options *o, const struct table *t)
 static bool measure(const struct options *o, const struct gpt_config *config, struct device *device,
                     struct zf_error *err)
 {
-    struct kernel_bench bench = {.device = device,
-                                 .shape = shape_of(o, config, device->dtype),
-                                 .act = config->activation_function};
+    struct kernel_bench bench = {
+        .device = device,
+        .shape = shape_of(o, config, device->dtype),
+        .act = config->activation_function,
+    };
     struct table t = {&bench, bench_measure_rates(device, o->probe, o->rounds), o->rounds,
                       json_array()};
     kernel_bench_create(&bench);
@@ -145,12 +149,14 @@ static bool measure(const struct options *o, const struct gpt_config *config, st
 
 bool bench_kernels(int argc, char **argv, struct zf_error *err)
 {
-    struct options o = {.preset = "gpt2",
-                        .device = "auto",
-                        .n_seqs = 8,
-                        .length = 128,
-                        .rounds = 7,
-                        .dropout = 0.1};
+    struct options o = {
+        .preset = "gpt2",
+        .device = "auto",
+        .n_seqs = 8,
+        .length = 128,
+        .rounds = 7,
+        .dropout = 0.1,
+    };
     struct gpt_config config;
     if (!bench_options_read(&options_of_kernels, argc, argv, &o, &o.help, err))
         return false;

@@ -62,12 +62,14 @@ static void make_batch(struct kernel_bench *b)
     for (int i = 0; i <= s->n_seqs; i++)
         start[i] = i * s->length;
     s->distinct = sort_tokens(order, tokens, n);
-    b->rows = (struct token_rows){.n_tokens = n,
-                                  .n_seqs = s->n_seqs,
-                                  .tokens = upload_ints(b->device, tokens, n),
-                                  .position = upload_ints(b->device, position, n),
-                                  .seq_start = upload_ints(b->device, start, s->n_seqs + 1),
-                                  .token_seq = (uint32_t *)upload_ints(b->device, sequence, n)};
+    b->rows = (struct token_rows){
+        .n_tokens = n,
+        .n_seqs = s->n_seqs,
+        .tokens = upload_ints(b->device, tokens, n),
+        .position = upload_ints(b->device, position, n),
+        .seq_start = upload_ints(b->device, start, s->n_seqs + 1),
+        .token_seq = (uint32_t *)upload_ints(b->device, sequence, n),
+    };
     b->order = upload_ints(b->device, order, n);
     b->targets = upload_ints(b->device, targets, n);
     b->device->stream_wait(b->device->compute);
@@ -114,19 +116,21 @@ static float *zeros(const struct kernel_bench *b, size_t n)
 
 static void make_table(struct kernel_bench *b)
 {
-    struct matrix_rows rows = {.values = b->table,
-                               .gradient = b->gradient,
-                               .norms = b->norms,
-                               .place = b->place,
-                               .window = b->m,
-                               .exchange = b->exchange,
-                               .master = b->master,
-                               .m = b->m,
-                               .v = b->v,
-                               .n_rows = b->shape.vocab,
-                               .cols = b->shape.C,
-                               .part = {0, 0, b->shape.vocab, b->shape.C},
-                               .decays = 1};
+    struct matrix_rows rows = {
+        .values = b->table,
+        .gradient = b->gradient,
+        .norms = b->norms,
+        .place = b->place,
+        .window = b->m,
+        .exchange = b->exchange,
+        .master = b->master,
+        .m = b->m,
+        .v = b->v,
+        .n_rows = b->shape.vocab,
+        .cols = b->shape.C,
+        .part = {0, 0, b->shape.vocab, b->shape.C},
+        .decays = 1,
+    };
     b->batch = matrix_batch_upload(b->device, &rows, 1);
 }
 

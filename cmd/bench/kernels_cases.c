@@ -235,13 +235,15 @@ static struct op_cost of_select_rows(const struct kernel_shape *s)
 
 static void adamw_rows(const struct kernel_bench *b, int first, int n)
 {
-    static const struct adamw rule = {.lr = 1e-4f,
-                                      .beta1 = 0.9f,
-                                      .beta2 = 0.999f,
-                                      .eps = 1e-8f,
-                                      .weight_decay = 0.01f,
-                                      .correction1 = 1,
-                                      .correction2 = 1};
+    static const struct adamw rule = {
+        .lr = 1e-4f,
+        .beta1 = 0.9f,
+        .beta2 = 0.999f,
+        .eps = 1e-8f,
+        .weight_decay = 0.01f,
+        .correction1 = 1,
+        .correction2 = 1,
+    };
     row_ops_of(b)->adamw_rows(stream_of(b), &b->batch, b->updates + first, n, ROWS_GRADIENT, &rule,
                               b->one, b->shape.element == 2);
 }

@@ -45,9 +45,9 @@ struct kernel_bench {
     float *norms, *one;
     struct norm_summary *summary;
     unsigned char *place, *chosen;
-    void *exchange; /* (vocab, C) memory of allocate_host */
-    struct matrix_batch
-        batch; /* the matrix of channels: its values are `table`, its window is `m` */
+    void *exchange;            /* (vocab, C) memory of allocate_host */
+    struct matrix_batch batch; /* the matrix of channels: its values are `table`, its window is
+                                  `m` */
 
     struct matmul product; /* what run_product does */
 };

@@ -127,12 +127,14 @@ static void measure_products(const struct measuring *m)
     for (int kind = 0; kind < MACHINE_PRODUCTS; kind++)
         for (int i = 0; i < n * n * n; i++) {
             int a = i / (n * n), b = i / n % n, c = i % n;
-            r.product = (struct matmul){.m = (int)sides[a],
-                                        .n = (int)sides[b],
-                                        .k = (int)sides[c],
-                                        .trans_a = kind == 1,
-                                        .accumulate = kind == 1,
-                                        .trans_b = kind == 2};
+            r.product = (struct matmul){
+                .m = (int)sides[a],
+                .n = (int)sides[b],
+                .k = (int)sides[c],
+                .trans_a = kind == 1,
+                .accumulate = kind == 1,
+                .trans_b = kind == 2,
+            };
             t->rates[kind][a][b][c] =
                 2 * sides[a] * sides[b] * sides[c] / seconds_of(m, run_product, &r);
         }
@@ -172,16 +174,18 @@ static void add_point(struct machine *machine, const char *name, struct op_cost 
 
 static struct kernel_shape shape_of(int n, int length, int rows)
 {
-    return (struct kernel_shape){.n = n,
-                                 .n_seqs = n / length,
-                                 .length = length,
-                                 .C = WIDTH,
-                                 .inner = 4 * WIDTH,
-                                 .n_head = WIDTH / HEAD_DIM,
-                                 .vocab = rows,
-                                 .positions = length,
-                                 .logit_rows = n < 256 ? n : 256,
-                                 .element = sizeof(float)};
+    return (struct kernel_shape){
+        .n = n,
+        .n_seqs = n / length,
+        .length = length,
+        .C = WIDTH,
+        .inner = 4 * WIDTH,
+        .n_head = WIDTH / HEAD_DIM,
+        .vocab = rows,
+        .positions = length,
+        .logit_rows = n < 256 ? n : 256,
+        .element = sizeof(float),
+    };
 }
 
 static void name_case(char *text, size_t bytes, const struct kernel_case *c, bool drops)
@@ -290,9 +294,11 @@ static void measure_operators(const struct measuring *m)
     } shapes[] = {{16, 16, 64}, {128, 32, 1024}, {1024, 32, 8192}, {4096, 32, 65536}};
     measure_attention(m);
     for (size_t i = 0; i < sizeof shapes / sizeof *shapes && (int)i < m->sizes; i++) {
-        struct kernel_bench b = {.device = m->device,
-                                 .shape = shape_of(shapes[i].n, shapes[i].length, shapes[i].rows),
-                                 .act = ACT_GELU_TANH};
+        struct kernel_bench b = {
+            .device = m->device,
+            .shape = shape_of(shapes[i].n, shapes[i].length, shapes[i].rows),
+            .act = ACT_GELU_TANH,
+        };
         kernel_bench_create(&b);
         measure_cases(m, &b);
         measure_finishing(m, &b);
@@ -306,9 +312,11 @@ static void measure_operators(const struct measuring *m)
 static double adam_rate(const struct measuring *m, struct host_adam_job *job, int n_tasks,
                         int threads)
 {
-    struct worker_config config = {.local_rank = comm_core_rank(m->comm),
-                                   .local_size = comm_core_size(m->comm),
-                                   .threads = threads};
+    struct worker_config config = {
+        .local_rank = comm_core_rank(m->comm),
+        .local_size = comm_core_size(m->comm),
+        .threads = threads,
+    };
     struct worker_pool *pool = worker_pool_create(&config);
     double least = INFINITY;
     for (int i = 0; i <= m->rounds; i++) {
@@ -347,17 +355,21 @@ static double wake_seconds(const struct measuring *m)
 static bool measure_workers(const struct measuring *m, struct zf_error *err)
 {
     const size_t bytes = sizeof(float) * ADAM_ROWS * ADAM_WIDTH;
-    struct host_adam_matrix matrix = {.rows = ADAM_ROWS,
-                                      .cols = ADAM_WIDTH,
-                                      .exchange_dtype = DTYPE_F32,
-                                      .part = {.rows = ADAM_ROWS, .cols = ADAM_WIDTH}};
+    struct host_adam_matrix matrix = {
+        .rows = ADAM_ROWS,
+        .cols = ADAM_WIDTH,
+        .exchange_dtype = DTYPE_F32,
+        .part = {.rows = ADAM_ROWS, .cols = ADAM_WIDTH},
+    };
     struct host_adam_matrix *x = &matrix;
     struct host_adam_task *tasks = zf_malloc(sizeof *tasks * (size_t)host_adam_cut(x, NULL));
     const int n_tasks = host_adam_cut(x, tasks);
-    struct host_adam_job job = {.tasks = tasks,
-                                .n_groups = 1,
-                                .rule = {.lr = 1e-4f, .beta1 = 0.9f, .beta2 = 0.999f, .eps = 1e-8f},
-                                .path = host_adam_best_path()};
+    struct host_adam_job job = {
+        .tasks = tasks,
+        .n_groups = 1,
+        .rule = {.lr = 1e-4f, .beta1 = 0.9f, .beta2 = 0.999f, .eps = 1e-8f},
+        .path = host_adam_best_path(),
+    };
     x->updates = zf_calloc(ADAM_ROWS, sizeof *x->updates);
     bool ok = (x->master = host_memory_allocate(bytes, err)) &&
               (x->m = host_memory_allocate(bytes, err)) &&

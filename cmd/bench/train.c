@@ -266,8 +266,8 @@ static void announce(const struct options *o, const struct train_job *job, const
     print_heading();
 }
 
-/* The most memory that this process has held at a time, in bytes; 0 where the system does not say.
- */
+/* The most memory that this process has held at a time, in bytes;
+ * 0 where the system does not say. */
 static double process_peak(void)
 {
     char line[256];
@@ -356,12 +356,14 @@ static void close_device(struct train_job *job)
 static bool prepare_and_measure(struct options *o, struct zf_error *err)
 {
     const struct config *c = &o->config;
-    struct train_job job = {.n_seqs = c->per_device_train_batch_size,
-                            .micro_batches = c->gradient_accumulation_steps,
-                            .warm_up = o->warm_up,
-                            .steps = o->steps,
-                            .recompute = c->gradient_checkpointing,
-                            .lr = (float)c->learning_rate};
+    struct train_job job = {
+        .n_seqs = c->per_device_train_batch_size,
+        .micro_batches = c->gradient_accumulation_steps,
+        .warm_up = o->warm_up,
+        .steps = o->steps,
+        .recompute = c->gradient_checkpointing,
+        .lr = (float)c->learning_rate,
+    };
     int n = 1, *lengths = NULL;
     if (!configure_model(o, &job.config, err) ||
         (o->lengths && !(lengths = read_lengths(o->lengths, &job.config, &n, err))))
@@ -398,16 +400,18 @@ static void set_defaults(struct options *o)
 
 bool bench_train(int argc, char **argv, struct zf_error *err)
 {
-    struct options o = {.preset = "gpt2",
-                        .head = "lm",
-                        .device = "auto",
-                        .method = "resident",
-                        .accumulate = "device",
-                        .ranks = 1,
-                        .length = 128,
-                        .steps = 20,
-                        .warm_up = 8,
-                        .dropout = -1};
+    struct options o = {
+        .preset = "gpt2",
+        .head = "lm",
+        .device = "auto",
+        .method = "resident",
+        .accumulate = "device",
+        .ranks = 1,
+        .length = 128,
+        .steps = 20,
+        .warm_up = 8,
+        .dropout = -1,
+    };
     set_defaults(&o);
     bool ok = bench_options_read(&options_of_train, argc, argv, &o, &o.help, err) &&
               (o.help || prepare_and_measure(&o, err));

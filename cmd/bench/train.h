@@ -1,8 +1,7 @@
 /* zf-bench train: synthetic training steps through the model and the engine as zf-train drives
  * them, at a preset's shape; with --compare under each way of keeping the optimizer's state, from
  * the same weights on the same data. Prints what a step takes, what it moves and what is held
- * where.
- */
+ * where. */
 #ifndef ZF_CMD_BENCH_TRAIN_H
 #define ZF_CMD_BENCH_TRAIN_H
 

@@ -146,16 +146,18 @@ static enum gpt_mode mode_of(const struct train_job *job)
 static bool run_step(struct trainer *t, int step, struct step_report *report, struct zf_error *err)
 {
     const struct train_job *job = t->job;
-    const struct stepper stepper = {.model = t->model,
-                                    .engine = t->engine,
-                                    .comm = job->comm,
-                                    .trace = job->trace,
-                                    .set = &job->data,
-                                    .batch = &t->batch,
-                                    .n_labels = outputs(job),
-                                    .micro_batch = job->n_seqs,
-                                    .micro_batches = job->micro_batches,
-                                    .seed = SEED};
+    const struct stepper stepper = {
+        .model = t->model,
+        .engine = t->engine,
+        .comm = job->comm,
+        .trace = job->trace,
+        .set = &job->data,
+        .batch = &t->batch,
+        .n_labels = outputs(job),
+        .micro_batch = job->n_seqs,
+        .micro_batches = job->micro_batches,
+        .seed = SEED,
+    };
     struct step_result result;
     int n = step_sequences(job);
     bool ok =

@@ -72,8 +72,8 @@ void train_data_make(struct train_job *job, const int *length, int n_lengths, ui
 double train_flops(const struct gpt_config *config, const int *length, int n);
 
 /* Runs the job on a fresh model and engine. Fails where a gradient stays not finite; a run that the
- * device's memory cannot hold is no failure: result->fits says so, and a plan is made all the same.
- */
+ * device's memory cannot hold is no failure: result->fits says so,
+ * and a plan is made all the same. */
 bool train_measure(const struct train_job *job, const struct train_method *method,
                    struct train_result *result, struct zf_error *err);
 void train_result_free(struct train_result *result);

@@ -416,11 +416,12 @@ bool config_parse(struct config *c, int argc, char **argv, int n_ranks, struct z
 
 void config_free(struct config *c)
 {
-    for (int i = 0; c->origins && i < config_table_rows; i++) {
-        free(c->origins[i].file);
-        if (config_table[i].type == CONFIG_STRING && !config_table[i].same_as)
-            free(*(char **)((char *)c + config_table[i].offset));
-    }
+    if (c->origins)
+        for (int i = 0; i < config_table_rows; i++) {
+            free(c->origins[i].file);
+            if (config_table[i].type == CONFIG_STRING && !config_table[i].same_as)
+                free(*(char **)((char *)c + config_table[i].offset));
+        }
     free(c->origins);
     *c = (struct config){0};
 }

@@ -35,18 +35,20 @@ enum config_action {
     CONFIG_VERSION, /* --version */
 };
 
-enum lr_scheduler { /* Transformers' lr_scheduler_type */
-                    LR_LINEAR,
-                    LR_COSINE,
-                    LR_CONSTANT,
-                    LR_CONSTANT_WITH_WARMUP,
+/* Transformers' lr_scheduler_type. */
+enum lr_scheduler {
+    LR_LINEAR,
+    LR_COSINE,
+    LR_CONSTANT,
+    LR_CONSTANT_WITH_WARMUP,
 };
 
-enum ds_scheduler {                    /* DeepSpeed's scheduler.type */
-                    DS_SCHEDULER_NONE, /* lr_scheduler_type counts instead */
-                    DS_WARMUP_LR,
-                    DS_WARMUP_DECAY_LR,
-                    DS_WARMUP_COSINE_LR,
+/* DeepSpeed's scheduler.type. */
+enum ds_scheduler {
+    DS_SCHEDULER_NONE, /* lr_scheduler_type counts instead */
+    DS_WARMUP_LR,
+    DS_WARMUP_DECAY_LR,
+    DS_WARMUP_COSINE_LR,
 };
 
 enum warmup_type { WARMUP_LOG, WARMUP_LINEAR };
@@ -134,8 +136,8 @@ struct config {
     char *plan;      /* nothing is trained: steps are simulated on this machine */
     int plan_ranks;  /* with so many ranks */
 
-    /* batches: train_batch_size = per_device_train_batch_size * gradient_accumulation_steps * ranks
-     */
+    /* batches:
+     * train_batch_size = per_device_train_batch_size * gradient_accumulation_steps * ranks */
     int train_batch_size, per_device_train_batch_size, gradient_accumulation_steps;
     int per_device_eval_batch_size;
     bool gradient_checkpointing; /* backward computes each block's activations again */

@@ -26,19 +26,21 @@ static void set_zenflow(struct engine_config *e, const struct config *c)
 
 struct engine_config engine_settings(const struct config *c, struct trace *trace)
 {
-    struct engine_config e = {.beta1 = (float)c->adam_beta1,
-                              .beta2 = (float)c->adam_beta2,
-                              .eps = (float)c->adam_epsilon,
-                              .weight_decay = (float)c->weight_decay,
-                              .adam_w_mode = c->adam_w_mode,
-                              .gradient_clipping = (float)c->max_grad_norm,
-                              .bf16 = c->bf16,
-                              .topk_ratio = 1,
-                              .update_interval = 1,
-                              .stagger = true,
-                              .deferred_lr_scale = 1,
-                              .reserved_cores = c->zenflow.pt_reserved_cores_perc,
-                              .trace = trace};
+    struct engine_config e = {
+        .beta1 = (float)c->adam_beta1,
+        .beta2 = (float)c->adam_beta2,
+        .eps = (float)c->adam_epsilon,
+        .weight_decay = (float)c->weight_decay,
+        .adam_w_mode = c->adam_w_mode,
+        .gradient_clipping = (float)c->max_grad_norm,
+        .bf16 = c->bf16,
+        .topk_ratio = 1,
+        .update_interval = 1,
+        .stagger = true,
+        .deferred_lr_scale = 1,
+        .reserved_cores = c->zenflow.pt_reserved_cores_perc,
+        .trace = trace,
+    };
     if (c->zenflow.enabled)
         set_zenflow(&e, c);
     else if (c->offload_optimizer == OFFLOAD_CPU)

@@ -262,7 +262,9 @@ static bool store_choice(struct config *c, const struct config_key *key, const c
 {
     size_t n;
     int i = 0;
-    for (const char *rest = key->choices, *choice; text && (choice = next_choice(&rest, &n)); i++)
+    if (!text)
+        return false;
+    for (const char *rest = key->choices, *choice; (choice = next_choice(&rest, &n)); i++)
         if (strncasecmp(choice, text, n) == 0 && text[n] == 0) {
             *(int *)field(c, key) = i;
             return true;
@@ -375,7 +377,9 @@ static int digits_needed(const json_t *value)
         int n = digits_needed(item);
         digits = n > digits ? n : digits;
     }
-    for (char text[40]; json_is_real(value) && digits < 17; digits++) {
+    if (!json_is_real(value))
+        return digits;
+    for (char text[40]; digits < 17; digits++) {
         snprintf(text, sizeof text, "%.*g", digits, json_real_value(value));
         if (strtod(text, NULL) == json_real_value(value))
             break;

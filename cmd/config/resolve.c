@@ -281,7 +281,9 @@ static void resolve_actions(struct config *c)
     bool asked = false;
     for (int i = 0; i < 3; i++)
         asked |= config_is_given(c, actions[i].name) && *actions[i].value;
-    for (int i = 0; asked && i < 3; i++)
+    if (!asked)
+        return;
+    for (int i = 0; i < 3; i++)
         if (!config_is_given(c, actions[i].name) && *actions[i].value != actions[i].otherwise) {
             *actions[i].value = actions[i].otherwise;
             config_mark_auto(c, actions[i].name);

@@ -22,8 +22,7 @@ enum config_type {
 };
 
 struct config_key {
-    const char
-        *name; /* key path in the file: "training_arguments.seed", "zero_optimization.stage" */
+    const char *name; /* key path in the file: "training_arguments.seed" */
     enum config_type type;
     size_t offset;        /* of the field in struct config */
     const char *standard; /* the default, as an option's text; NULL: not given */
@@ -62,8 +61,8 @@ struct config_origin {
 
 /* config_key.c: rows and their values. */
 
-/* The row of a key path, or of an option's name, which leaves "training_arguments." out; or NULL.
- */
+/* The row of a key path, or of an option's name,
+ * which leaves "training_arguments." out; or NULL. */
 const struct config_key *config_find_path(const char *path);
 const struct config_key *config_find_option(const char *name);
 /* The row whose field `key` sets. */

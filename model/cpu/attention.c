@@ -2,7 +2,7 @@
  * second-level cache; backward computes the scores again from the row's log-sum-exp, as in
  * FlashAttention (Dao et al., NeurIPS 2022), so nothing of size T^2 is ever stored.
  *
- * One task is one head of one sequence. Its q, k and v are first packed into small arrays in the
+ * One piece is one head of one sequence. Its q, k and v are first packed into small arrays in the
  * order in which the products read them. Limit: arithmetic; forward 4 T^2/2 head_dim operations for
  * each head, backward 10 T^2/2 head_dim. */
 #include "data/alloc.h"
@@ -189,13 +189,15 @@ static void forward_head(const struct attention *a, const struct scratch *s, int
 static struct attention attention_setup(const void *qkv, const struct token_rows *rows, int n_head,
                                         int head_dim, float scale, struct dropout drop)
 {
-    struct attention a = {.qkv = qkv,
-                          .rows = rows,
-                          .n_head = n_head,
-                          .head_dim = head_dim,
-                          .scale = scale,
-                          .drop = drop,
-                          .width = divide_up(head_dim, TILE_COLS) * TILE_COLS};
+    struct attention a = {
+        .qkv = qkv,
+        .rows = rows,
+        .n_head = n_head,
+        .head_dim = head_dim,
+        .scale = scale,
+        .drop = drop,
+        .width = divide_up(head_dim, TILE_COLS) * TILE_COLS,
+    };
     for (int i = 0; i < rows->n_seqs; i++) {
         const int length = rows->seq_start[i + 1] - rows->seq_start[i];
         a.longest = length > a.longest ? length : a.longest;

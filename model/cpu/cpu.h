@@ -1,7 +1,7 @@
 /* The CPU device's operators: one function for each of ops.h and row_ops.h, and what they share.
  *
- * An operator cuts its rows into tasks, and a ZF_SIMD leaf function works on one task. How sums are
- * cut depends on their length alone, never on the number of threads. */
+ * An operator cuts its rows into pieces, and a ZF_SIMD leaf function works on one piece. How sums
+ * are cut depends on their length alone, never on the number of threads. */
 #ifndef ZF_MODEL_CPU_CPU_H
 #define ZF_MODEL_CPU_CPU_H
 
@@ -22,8 +22,8 @@ struct stream {
  * next call may move it. */
 float *cpu_scratch(struct stream *s, size_t n);
 
-/* Rows are handed to threads in tasks of about this many elements. */
-#define TASK_ELEMENTS 8192
+/* Rows are handed to threads in pieces of about this many elements. */
+#define PIECE_ELEMENTS 8192
 
 static inline int min_int(int a, int b)
 {
@@ -35,10 +35,10 @@ static inline int divide_up(int a, int b)
     return (a + b - 1) / b;
 }
 
-/* How many rows of `width` elements one task takes. */
-static inline int task_rows(int width)
+/* How many rows of `width` elements one piece takes. */
+static inline int piece_rows(int width)
 {
-    return width >= TASK_ELEMENTS ? 1 : TASK_ELEMENTS / width;
+    return width >= PIECE_ELEMENTS ? 1 : PIECE_ELEMENTS / width;
 }
 
 /* Sums over rows are made in chunks, at most SUM_CHUNKS of them, and the chunks' sums are added in

@@ -94,10 +94,11 @@ void cpu_embedding_backward(struct stream *s, float *dwte, float *dwpe, const vo
     (void)s;
     const int n = rows->n_tokens, piece = 16, n_pieces = divide_up(n, piece);
     int longest = 0;
-    for (int i = 0; dwpe && i < rows->n_seqs; i++) {
-        int length = rows->seq_start[i + 1] - rows->seq_start[i];
-        longest = length > longest ? length : longest;
-    }
+    if (dwpe)
+        for (int i = 0; i < rows->n_seqs; i++) {
+            int length = rows->seq_start[i + 1] - rows->seq_start[i];
+            longest = length > longest ? length : longest;
+        }
 #pragma omp parallel if ((size_t)n * C > PARALLEL_ELEMENTS)
     {
 #pragma omp for schedule(dynamic, 1) nowait

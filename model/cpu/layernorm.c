@@ -79,9 +79,9 @@ void cpu_residual_layernorm_forward(struct stream *s, void *x_out, void *y, floa
     (void)s;
     const struct layernorm l = {x_out, y,    mean, rstd, x_in, branch,
                                 gamma, beta, eps,  C,    rows, drop};
-    const int n = rows->n_tokens, step = task_rows(C), n_tasks = divide_up(n, step);
+    const int n = rows->n_tokens, step = piece_rows(C), n_pieces = divide_up(n, step);
 #pragma omp parallel for schedule(static) if ((size_t)n * C > PARALLEL_ELEMENTS)
-    for (int i = 0; i < n_tasks; i++)
+    for (int i = 0; i < n_pieces; i++)
         forward_rows(&l, i * step, min_int(n, (i + 1) * step));
 }
 

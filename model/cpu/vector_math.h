@@ -13,8 +13,8 @@
 #define ZF_INLINE static inline __attribute__((always_inline))
 
 /* exp(x) for x in [-87.3, 88.3], and the value at the nearer end outside.
- * exp(x) = 2^n exp(r), |r| <= ln 2 / 2; the polynomial is a minimax fit to (exp(r) - 1 - r) / r^2.
- */
+ * exp(x) = 2^n exp(r), |r| <= ln 2 / 2;
+ * the polynomial is a minimax fit to (exp(r) - 1 - r) / r^2. */
 ZF_INLINE float vector_exp(float x)
 {
     x = x > -87.3f ? x : -87.3f;

@@ -1,11 +1,16 @@
 /* What the attention kernels share: which rows a block works on, tiles in shared memory, and
  * products of tiles on tensor cores.
  *
- * A tile is (rows, HD) bf16. ldmatrix reads 8 rows at one column, and each row of HD / 8 pieces of
+ * Names are those of the FlashAttention papers: S = Q K^T by tiles of Br queries by Bc keys, P its
+ * softmax, O = P V, with m_i and l_i the running maximum and sum of query i; dO, dP, dS, dQ, dK, dV
+ * the gradients, delta = rowsum(dO * O) (the papers' D), d the head size. Sequences lie one behind
+ * another in the token stream, from rows.seq_start on: the papers' cu_seqlens.
+ *
+ * A tile is (rows, d) bf16. ldmatrix reads 8 rows at one column, and each row of d / 8 pieces of
  * 16 bytes; so that those fall into different banks, the pieces of a row change places by an
  * exclusive or with the row's number. The pattern repeats every 8 rows.
  *
- * A warp owns M times 16 rows of a product. s and acc are its fp32 fragments: s[m][j] holds rows
+ * A warp owns M times 16 rows of a product. S, P and acc are its fp32 fragments: S[m][j] holds rows
  * 16 m .. 16 m + 15, columns 8 j .. 8 j + 7, and lane l has of it, with g = l / 4 and t = l % 4,
  * (g, 2t), (g, 2t + 1), (g + 8, 2t), (g + 8, 2t + 1). */
 #ifndef ZF_MODEL_CUDA_ATTENTION_CUH
@@ -26,8 +31,8 @@
 #define ATTENTION_THREADS (ATTENTION_WARPS * WARP)
 #define LOG2_E            1.44269504f
 
-/* Of the tiled kernels: two blocks share a multiprocessor, so that a thread may have 255 registers.
- */
+/* Of the tiled kernels: two blocks share a multiprocessor,
+ * so that a thread may have 255 registers. */
 #define ATTENTION_BOUNDS __launch_bounds__(ATTENTION_THREADS, 2)
 
 /* Lets a kernel have more shared memory than any may. */
@@ -40,9 +45,9 @@ static inline bool attention_has_tiles(int head_dim)
     return head_dim == 32 || head_dim == 64 || head_dim == 80 || head_dim == 96 || head_dim == 128;
 }
 
-#define ATTENTION_CASE(HD, launch, s, arrays)                                                      \
-    case HD:                                                                                       \
-        (arrays)->drop.p > 0 ? launch<HD, true>(s, arrays) : launch<HD, false>(s, arrays);         \
+#define ATTENTION_CASE(d, launch, s, arrays)                                                       \
+    case d:                                                                                        \
+        (arrays)->drop.p > 0 ? launch<d, true>(s, arrays) : launch<d, false>(s, arrays);           \
         break;
 /* launch<head_dim, whether there is dropout>(s, arrays), for a head size that has tiled kernels. */
 #define ATTENTION_LAUNCH(launch, head_dim, s, arrays)                                              \
@@ -60,24 +65,25 @@ static inline bool attention_aligned(const void *array)
     return (uintptr_t)array % 16 == 0;
 }
 
-/* One block's share: rows first .. first + ROWS - 1 of one head of one sequence. */
-struct attention_share {
-    int start, length; /* the sequence's first token, and how many it has */
+/* What a thread block owns: rows first .. first + ROWS - 1 of one head of one sequence. ROWS is Br
+ * where they are queries, Bc where they are keys. */
+struct attention_block {
+    int start, seqlen; /* the sequence's first token, and how many it has */
     int first;         /* counted from start */
     int head;
 };
 
-/* How many shares there may be, for each head, in blocks of so many rows. */
-static inline int attention_shares(const struct token_rows *rows, int block_rows)
+/* How many blocks of so many rows there may be, for each head. */
+static inline int attention_blocks(const struct token_rows *rows, int block_rows)
 {
     return rows->n_tokens / block_rows + rows->n_seqs;
 }
 
-/* Share number `index`. Sequence i has those from seq_start[i] / ROWS + i on, which leaves room for
- * all of its rows and is known without adding up the lengths before it; a share that lies beyond
+/* Block number `index`. Sequence i has those from seq_start[i] / ROWS + i on, which leaves room for
+ * all of its rows and is known without adding up the lengths before it; a block that lies beyond
  * its sequence's end is empty: false. The whole warp calls it. */
 template <int ROWS>
-__device__ static inline bool attention_find_share(struct attention_share *share,
+__device__ static inline bool attention_find_block(struct attention_block *block,
                                                    const struct token_rows &rows, int index)
 {
     int before = 0;
@@ -86,127 +92,127 @@ __device__ static inline bool attention_find_share(struct attention_share *share
     for (int i = WARP / 2; i > 0; i /= 2)
         before += shuffle_xor(FULL_MASK, before, i);
     const int sequence = before - 1;
-    share->start = rows.seq_start[sequence];
-    share->length = rows.seq_start[sequence + 1] - share->start;
-    share->first = (index - share->start / ROWS - sequence) * ROWS;
-    return share->first < share->length;
+    block->start = rows.seq_start[sequence];
+    block->seqlen = rows.seq_start[sequence + 1] - block->start;
+    block->first = (index - block->start / ROWS - sequence) * ROWS;
+    return block->first < block->seqlen;
 }
 
-/* Blocks are numbered head first, then from the last share to the first: causality makes a
+/* Thread blocks are numbered head first, then from the last rows to the first: causality makes a
  * sequence's last rows the longest work, which is better begun early. */
 template <int ROWS>
-__device__ static inline bool attention_my_share(struct attention_share *share,
+__device__ static inline bool attention_my_block(struct attention_block *block,
                                                  const struct token_rows &rows, int n_head)
 {
-    share->head = (int)(blockIdx.x % n_head);
+    block->head = (int)(blockIdx.x % n_head);
     const int from_end = (int)(blockIdx.x / n_head);
-    return attention_find_share<ROWS>(share, rows,
+    return attention_find_block<ROWS>(block, rows,
                                       rows.n_tokens / ROWS + rows.n_seqs - 1 - from_end);
 }
 
 /* Where piece `piece` (8 columns) of row `row` lies in a tile, in elements. */
-template <int HD> __device__ static inline int tile_at(int row, int piece)
+template <int d> __device__ static inline int tile_at(int row, int piece)
 {
-    constexpr int pieces = HD / 8, lowest_bit = pieces & -pieces;
+    constexpr int pieces = d / 8, lowest_bit = pieces & -pieces;
     constexpr int spread = lowest_bit < 8 ? lowest_bit : 8;
     return (row * pieces + (piece ^ (row / (8 / spread) % spread))) * 8;
 }
 
 /* Starts the copy of rows of src, at distance `stride`, to a tile of ROWS rows. Row i is copied if
  * i < n_valid, zeros if i < n_rows, left alone otherwise. The whole block calls it. */
-template <int HD, int ROWS>
+template <int d, int ROWS>
 __device__ static inline void tile_load(bf16 *tile, const bf16 *src, size_t stride, int n_rows,
                                         int n_valid)
 {
-    constexpr int pieces = HD / 8;
+    constexpr int pieces = d / 8;
     UNROLL
     for (int i = 0; i < (ROWS * pieces + ATTENTION_THREADS - 1) / ATTENTION_THREADS; i++) {
         const int at = i * ATTENTION_THREADS + (int)threadIdx.x;
         const int row = at / pieces, piece = at % pieces;
         if (row < n_rows)
-            copy_async_16(tile + tile_at<HD>(row, piece), src + row * stride + piece * 8,
+            copy_async_16(tile + tile_at<d>(row, piece), src + row * stride + piece * 8,
                           row < n_valid);
     }
 }
 
 /* Rows first .. first + ROWS - 1, if there are so many before n, of src to a tile; zeros up to a
  * multiple of `multiple` rows. */
-template <int HD, int ROWS>
+template <int d, int ROWS>
 __device__ static inline void tile_load_part(bf16 *tile, const bf16 *src, size_t stride, int first,
                                              int n, int multiple)
 {
     const int left = n - first, valid = left < ROWS ? left : ROWS;
-    tile_load<HD, ROWS>(tile, src + first * stride, stride,
-                        (valid + multiple - 1) / multiple * multiple, valid);
+    tile_load<d, ROWS>(tile, src + first * stride, stride,
+                       (valid + multiple - 1) / multiple * multiple, valid);
 }
 
 /* Rows 0 .. n - 1 of a warp's own part of a tile to dst, at distance `stride`. */
-template <int HD, int ROWS>
+template <int d, int ROWS>
 __device__ static inline void tile_store(bf16 *dst, size_t stride, const bf16 *tile, int n)
 {
-    constexpr int pieces = HD / 8;
+    constexpr int pieces = d / 8;
     for (int i = threadIdx.x % WARP; i < ROWS * pieces; i += WARP) {
         const int row = i / pieces, piece = i % pieces;
         if (row < n)
             *(struct bf16x8 *)(dst + row * stride + piece * 8) =
-                *(const struct bf16x8 *)(tile + tile_at<HD>(row, piece));
+                *(const struct bf16x8 *)(tile + tile_at<d>(row, piece));
     }
 }
 
 /* acc[m], rows multiplied by factor[m][row is g or g + 8], to a warp's own part of a tile. */
-template <int HD, int M>
-__device__ static inline void tile_put(bf16 *tile, const float (&acc)[M][HD / 8][4],
+template <int d, int M>
+__device__ static inline void tile_put(bf16 *tile, const float (&acc)[M][d / 8][4],
                                        const float (&factor)[M][2])
 {
     const int g = threadIdx.x % WARP / 4, t = threadIdx.x % 4;
     UNROLL
-    for (int i = 0; i < M * HD / 8; i++) {
-        const int m = i / (HD / 8), j = i % (HD / 8);
-        bf16 *top = tile + tile_at<HD>(m * 16 + g, j) + 2 * t;
-        bf16 *bottom = tile + tile_at<HD>(m * 16 + g + 8, j) + 2 * t;
+    for (int i = 0; i < M * d / 8; i++) {
+        const int m = i / (d / 8), j = i % (d / 8);
+        bf16 *top = tile + tile_at<d>(m * 16 + g, j) + 2 * t;
+        bf16 *bottom = tile + tile_at<d>(m * 16 + g + 8, j) + 2 * t;
         *(uint32_t *)top = pack_bf16(acc[m][j][0] * factor[m][0], acc[m][j][1] * factor[m][0]);
         *(uint32_t *)bottom = pack_bf16(acc[m][j][2] * factor[m][1], acc[m][j][3] * factor[m][1]);
     }
 }
 
 /* The fragment a of rows 0 .. 15, columns 16 k .. 16 k + 15. */
-template <int HD>
+template <int d>
 __device__ static inline void tile_fragment_a(uint32_t (&a)[4], const bf16 *tile, int k)
 {
     const int lane = threadIdx.x % WARP;
-    ldmatrix_x4(a, tile + tile_at<HD>(lane % 16, 2 * k + lane / 16));
+    ldmatrix_x4(a, tile + tile_at<d>(lane % 16, 2 * k + lane / 16));
 }
 
-/* The left operand of a product over HD: a warp's 16 M rows. Where they would take too many
+/* The left operand of a product over d: a warp's 16 M rows. Where they would take too many
  * registers, they stay in shared memory and are read at each use. */
-template <int HD, int M, bool KEPT> struct left_operand {
+template <int d, int M, bool KEPT> struct left_operand {
     const bf16 *tile;
-    uint32_t a[KEPT ? M * HD / 16 : 1][4];
+    uint32_t a[KEPT ? M * d / 16 : 1][4];
 };
 
-template <int HD, int M, bool KEPT>
-__device__ static inline void left_operand_load(struct left_operand<HD, M, KEPT> &left,
+template <int d, int M, bool KEPT>
+__device__ static inline void left_operand_load(struct left_operand<d, M, KEPT> &left,
                                                 const bf16 *tile)
 {
     left.tile = tile;
     if constexpr (KEPT) {
         UNROLL
-        for (int i = 0; i < M * HD / 16; i++)
-            tile_fragment_a<HD>(left.a[i], tile + i / (HD / 16) * 16 * HD, i % (HD / 16));
+        for (int i = 0; i < M * d / 16; i++)
+            tile_fragment_a<d>(left.a[i], tile + i / (d / 16) * 16 * d, i % (d / 16));
     }
 }
 
 /* Rows 16 m .. 16 m + 15 of it, columns 16 k .. 16 k + 15. */
-template <int HD, int M, bool KEPT>
+template <int d, int M, bool KEPT>
 __device__ static inline void
-left_operand_at(uint32_t (&a)[4], const struct left_operand<HD, M, KEPT> &left, int m, int k)
+left_operand_at(uint32_t (&a)[4], const struct left_operand<d, M, KEPT> &left, int m, int k)
 {
     if constexpr (KEPT) {
         UNROLL
         for (int i = 0; i < 4; i++)
-            a[i] = left.a[m * (HD / 16) + k][i];
+            a[i] = left.a[m * (d / 16) + k][i];
     } else {
-        tile_fragment_a<HD>(a, left.tile + m * 16 * HD, k);
+        tile_fragment_a<d>(a, left.tile + m * 16 * d, k);
     }
 }
 
@@ -221,8 +227,8 @@ template <int M, int J> __device__ static inline void clear(float (&acc)[M][J][4
 
 /* acc[m][j] and acc[m][j + 1] += a[m] b, where b is 16 columns as ldmatrix gives them. */
 template <int M, int J>
-__device__ static inline void multiply_16(float (&acc)[M][J][4], int j, const uint32_t (&a)[M][4],
-                                          const uint32_t (&b)[4])
+__device__ static inline void mma_16(float (&acc)[M][J][4], int j, const uint32_t (&a)[M][4],
+                                     const uint32_t (&b)[4])
 {
     const uint32_t left[2] = {b[0], b[1]}, right[2] = {b[2], b[3]};
     UNROLL
@@ -232,18 +238,18 @@ __device__ static inline void multiply_16(float (&acc)[M][J][4], int j, const ui
     }
 }
 
-/* s = left tile^T: the tile's 16 N rows are the product's columns. With EDGE only the first n_used
+/* S = left tile^T: the tile's 16 N rows are the product's columns. With EDGE only the first n_used
  * groups of 16 columns are computed; the others are 0. */
-template <bool EDGE, int HD, int M, int N, bool KEPT>
-__device__ static inline void multiply_rows(float (&s)[M][2 * N][4],
-                                            const struct left_operand<HD, M, KEPT> &left,
-                                            const bf16 *tile, int n_used)
+template <bool EDGE, int d, int M, int N, bool KEPT>
+__device__ static inline void gemm_nt(float (&S)[M][2 * N][4],
+                                      const struct left_operand<d, M, KEPT> &left, const bf16 *tile,
+                                      int n_used)
 {
     const int lane = threadIdx.x % WARP;
     const int row = lane % 8 + lane / 16 * 8, half = lane / 8 % 2;
-    clear(s);
+    clear(S);
     UNROLL
-    for (int k = 0; k < HD / 16; k++) {
+    for (int k = 0; k < d / 16; k++) {
         uint32_t a[M][4];
         UNROLL
         for (int m = 0; m < M; m++)
@@ -252,18 +258,17 @@ __device__ static inline void multiply_rows(float (&s)[M][2 * N][4],
         for (int n = 0; n < N; n++)
             if (!EDGE || n < n_used) {
                 uint32_t b[4];
-                ldmatrix_x4(b, tile + n * 16 * HD + tile_at<HD>(row, 2 * k + half));
-                multiply_16(s, 2 * n, a, b);
+                ldmatrix_x4(b, tile + n * 16 * d + tile_at<d>(row, 2 * k + half));
+                mma_16(S, 2 * n, a, b);
             }
     }
 }
 
-/* acc += s tile, s rounded to bf16: its columns are the tile's 16 N rows. With EDGE only the first
+/* acc += P tile, P rounded to bf16: its columns are the tile's 16 N rows. With EDGE only the first
  * n_used groups of 16. */
-template <bool EDGE, int HD, int M, int N>
-__device__ static inline void multiply_columns(float (&acc)[M][HD / 8][4],
-                                               const float (&s)[M][2 * N][4], const bf16 *tile,
-                                               int n_used)
+template <bool EDGE, int d, int M, int N>
+__device__ static inline void gemm_nn(float (&acc)[M][d / 8][4], const float (&P)[M][2 * N][4],
+                                      const bf16 *tile, int n_used)
 {
     const int lane = threadIdx.x % WARP;
     UNROLL
@@ -272,16 +277,15 @@ __device__ static inline void multiply_columns(float (&acc)[M][HD / 8][4],
             uint32_t a[M][4];
             UNROLL
             for (int i = 0; i < 2 * M; i++) {
-                const float(&half)[4] = s[i / 2][2 * n + i % 2];
+                const float(&half)[4] = P[i / 2][2 * n + i % 2];
                 a[i / 2][i % 2 * 2] = pack_bf16(half[0], half[1]);
                 a[i / 2][i % 2 * 2 + 1] = pack_bf16(half[2], half[3]);
             }
             UNROLL
-            for (int j = 0; j < HD / 16; j++) {
+            for (int j = 0; j < d / 16; j++) {
                 uint32_t b[4];
-                ldmatrix_x4_trans(b,
-                                  tile + n * 16 * HD + tile_at<HD>(lane % 16, 2 * j + lane / 16));
-                multiply_16(acc, 2 * j, a, b);
+                ldmatrix_x4_trans(b, tile + n * 16 * d + tile_at<d>(lane % 16, 2 * j + lane / 16));
+                mma_16(acc, 2 * j, a, b);
             }
         }
 }

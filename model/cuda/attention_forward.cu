@@ -26,59 +26,59 @@ struct forward_arrays {
 };
 
 /* Sizes for one head size. */
-template <int HD> struct forward_sizes {
-    static constexpr int M = 2;                /* a warp has 16 M queries */
-    static constexpr int N = HD <= 64 ? 4 : 2; /* a tile has 16 N keys */
-    static constexpr bool KEPT = HD <= 32;     /* queries stay in registers */
-    static constexpr int QUERIES = ATTENTION_WARPS * 16 * M, KEYS = 16 * N;
-    static constexpr int BYTES = (int)sizeof(bf16) * HD * (QUERIES + 4 * KEYS);
+template <int d> struct forward_sizes {
+    static constexpr int M = 2;               /* a warp has 16 M queries */
+    static constexpr int N = d <= 64 ? 4 : 2; /* a tile has 16 N keys */
+    static constexpr bool KEPT = d <= 32;     /* queries stay in registers */
+    static constexpr int Br = ATTENTION_WARPS * 16 * M, Bc = 16 * N;
+    static constexpr int BYTES = (int)sizeof(bf16) * d * (Br + 4 * Bc);
 };
 
 /* What a warp holds of its queries: lane l of rows g and g + 8 of each 16, g = l / 4. */
-template <int HD> struct forward_state {
-    static constexpr int M = forward_sizes<HD>::M;
-    float acc[M][HD / 8][4]; /* sum of exp(score - max) * value */
-    float max[M][2];         /* of scores, unscaled */
-    float sum[M][2];         /* of exp(score - max), this lane's part */
+template <int d> struct forward_state {
+    static constexpr int M = forward_sizes<d>::M;
+    float O[M][d / 8][4]; /* sum of exp(S - m_i) V */
+    float m_i[M][2];      /* greatest S, unscaled */
+    float l_i[M][2];      /* sum of exp(S - m_i), this lane's part */
     uint32_t position[M][2], sequence;
 };
 
-/* Scores to exp(score - max), the state's max being brought up to date. */
-template <int HD, int M, int J>
-__device__ static inline void forward_softmax(struct forward_state<HD> &state, float (&s)[M][J][4],
+/* S to P = exp(S - m_i), m_i being brought up to date; O and l_i are rescaled by alpha. */
+template <int d, int M, int J>
+__device__ static inline void forward_softmax(struct forward_state<d> &state, float (&S)[M][J][4],
                                               float scale_log2)
 {
     UNROLL
     for (int i = 0; i < 2 * M; i++) {
         const int m = i / 2, half = i % 2;
-        float most = state.max[m][half];
+        float m_new = state.m_i[m][half];
         UNROLL
         for (int j = 0; j < J; j++)
-            most = fmaxf(most, fmaxf(s[m][j][2 * half], s[m][j][2 * half + 1]));
-        most = fmaxf(most, shuffle_xor(FULL_MASK, most, 1));
-        most = fmaxf(most, shuffle_xor(FULL_MASK, most, 2));
-        const float offset = most * scale_log2;
-        const float shrink = fast_exp2(state.max[m][half] * scale_log2 - offset);
-        float sum = state.sum[m][half] * shrink;
+            m_new = fmaxf(m_new, fmaxf(S[m][j][2 * half], S[m][j][2 * half + 1]));
+        m_new = fmaxf(m_new, shuffle_xor(FULL_MASK, m_new, 1));
+        m_new = fmaxf(m_new, shuffle_xor(FULL_MASK, m_new, 2));
+        const float offset = m_new * scale_log2;
+        const float alpha = fast_exp2(state.m_i[m][half] * scale_log2 - offset);
+        float l_new = state.l_i[m][half] * alpha;
         UNROLL
         for (int e = 0; e < 2 * J; e++) {
-            float &score = s[m][e / 2][2 * half + e % 2];
-            score = fast_exp2(score * scale_log2 - offset);
-            sum += score;
+            float &P = S[m][e / 2][2 * half + e % 2];
+            P = fast_exp2(P * scale_log2 - offset);
+            l_new += P;
         }
-        state.max[m][half] = most;
-        state.sum[m][half] = sum;
+        state.m_i[m][half] = m_new;
+        state.l_i[m][half] = l_new;
         UNROLL
-        for (int j = 0; j < HD / 8; j++) {
-            state.acc[m][j][2 * half] *= shrink;
-            state.acc[m][j][2 * half + 1] *= shrink;
+        for (int j = 0; j < d / 8; j++) {
+            state.O[m][j][2 * half] *= alpha;
+            state.O[m][j][2 * half + 1] *= alpha;
         }
     }
 }
 
-/* Scores of keys after their query to minus infinity. first_query, first_key: of s. */
+/* Scores of keys after their query to minus infinity. first_query, first_key: of S. */
 template <int M, int J>
-__device__ static inline void forward_mask(float (&s)[M][J][4], int first_query, int first_key)
+__device__ static inline void forward_mask(float (&S)[M][J][4], int first_query, int first_key)
 {
     const int g = threadIdx.x % WARP / 4, t = threadIdx.x % 4;
     UNROLL
@@ -86,14 +86,14 @@ __device__ static inline void forward_mask(float (&s)[M][J][4], int first_query,
         const int m = i / (J * 4), j = i / 4 % J, e = i % 4;
         const int query = first_query + 16 * m + g + e / 2 * 8, key = first_key + 8 * j + 2 * t;
         if (key + e % 2 > query)
-            s[m][j][e] = -INFINITY;
+            S[m][j][e] = -INFINITY;
     }
 }
 
 /* Probabilities that are dropped to zero; the others are scaled up at the end. */
-template <bool EDGE, int HD, int M, int J>
+template <bool EDGE, int d, int M, int J>
 __device__ static inline void
-forward_drop(float (&s)[M][J][4], const struct forward_state<HD> &state, const struct dropout &drop,
+forward_drop(float (&P)[M][J][4], const struct forward_state<d> &state, const struct dropout &drop,
              int head, int first_key, int n_used)
 {
     UNROLL
@@ -106,42 +106,42 @@ forward_drop(float (&s)[M][J][4], const struct forward_state<HD> &state, const s
         UNROLL
         for (int e = 0; e < 4; e++)
             if (!(kept >> e & 1))
-                s[m][j][e] = 0;
+                P[m][j][e] = 0;
     }
 }
 
 /* One tile of keys, followed by its values. first_query: the warp's. EDGE: not all of the tile's
  * keys are seen by all of the warp's queries; the first n_used groups of 16 are by some. */
-template <bool EDGE, int HD, bool DROPOUT, typename QUERIES>
-__device__ static inline void forward_step(struct forward_state<HD> &state, const QUERIES &q,
+template <bool EDGE, int d, bool DROPOUT, typename OPERAND>
+__device__ static inline void forward_step(struct forward_state<d> &state, const OPERAND &Q,
                                            const bf16 *tile, int first_query, int first_key,
                                            int n_used, const struct forward_arrays &a, int head)
 {
-    using sizes = forward_sizes<HD>;
-    float s[sizes::M][2 * sizes::N][4];
-    multiply_rows<EDGE, HD, sizes::M, sizes::N>(s, q, tile, n_used);
+    using sizes = forward_sizes<d>;
+    float S[sizes::M][2 * sizes::N][4];
+    gemm_nt<EDGE, d, sizes::M, sizes::N>(S, Q, tile, n_used);
     if (EDGE)
-        forward_mask(s, first_query, first_key);
-    forward_softmax(state, s, a.scale * LOG2_E);
+        forward_mask(S, first_query, first_key);
+    forward_softmax(state, S, a.scale * LOG2_E);
     if (DROPOUT)
-        forward_drop<EDGE>(s, state, a.drop, head, first_key, n_used);
-    multiply_columns<EDGE, HD, sizes::M, sizes::N>(state.acc, s, tile + sizes::KEYS * HD, n_used);
+        forward_drop<EDGE>(S, state, a.drop, head, first_key, n_used);
+    gemm_nn<EDGE, d, sizes::M, sizes::N>(state.O, S, tile + sizes::Bc * d, n_used);
 }
 
 /* The state before the first key. n: how many of the warp's queries there are; token: the first. */
-template <int HD>
-__device__ static inline void forward_begin(struct forward_state<HD> &state,
+template <int d>
+__device__ static inline void forward_begin(struct forward_state<d> &state,
                                             const struct token_rows &rows, int token, int n,
                                             bool dropout)
 {
-    constexpr int M = forward_sizes<HD>::M;
-    clear(state.acc);
+    constexpr int M = forward_sizes<d>::M;
+    clear(state.O);
     state.sequence = 0;
     UNROLL
     for (int i = 0; i < 2 * M; i++) {
         const int row = i * 8 + threadIdx.x % WARP / 4;
-        state.max[i / 2][i % 2] = -INFINITY;
-        state.sum[i / 2][i % 2] = 0;
+        state.m_i[i / 2][i % 2] = -INFINITY;
+        state.l_i[i / 2][i % 2] = 0;
         state.position[i / 2][i % 2] =
             dropout && row < n ? (uint32_t)rows.position[token + row] : 0;
     }
@@ -150,93 +150,93 @@ __device__ static inline void forward_begin(struct forward_state<HD> &state,
 }
 
 /* out and lse of the warp's first n queries. tile: the warp's part of the queries' tile. */
-template <int HD>
-__device__ static inline void forward_end(struct forward_state<HD> &state,
+template <int d>
+__device__ static inline void forward_end(struct forward_state<d> &state,
                                           const struct forward_arrays &a, bf16 *tile, int token,
                                           int n, int head)
 {
-    constexpr int M = forward_sizes<HD>::M;
+    constexpr int M = forward_sizes<d>::M;
     const float kept = a.drop.p > 0 ? 1 / (1 - a.drop.p) : 1;
     float factor[M][2];
     UNROLL
     for (int i = 0; i < 2 * M; i++) {
         const int row = i * 8 + threadIdx.x % WARP / 4;
-        float sum = state.sum[i / 2][i % 2];
-        sum += shuffle_xor(FULL_MASK, sum, 1);
-        sum += shuffle_xor(FULL_MASK, sum, 2);
-        factor[i / 2][i % 2] = kept / sum;
+        float l_i = state.l_i[i / 2][i % 2];
+        l_i += shuffle_xor(FULL_MASK, l_i, 1);
+        l_i += shuffle_xor(FULL_MASK, l_i, 2);
+        factor[i / 2][i % 2] = kept / l_i;
         if (threadIdx.x % 4 == 0 && row < n)
             a.lse[(size_t)(token + row) * a.n_head + head] =
-                state.max[i / 2][i % 2] * a.scale + logf(sum);
+                state.m_i[i / 2][i % 2] * a.scale + logf(l_i);
     }
     __syncwarp();
-    tile_put<HD>(tile, state.acc, factor);
+    tile_put<d>(tile, state.O, factor);
     __syncwarp();
-    const size_t C = (size_t)a.n_head * HD;
-    tile_store<HD, 16 * M>(a.out + token * C + head * HD, C, tile, n);
+    const size_t C = (size_t)a.n_head * d;
+    tile_store<d, 16 * M>(a.out + token * C + head * d, C, tile, n);
 }
 
 /* Starts the copy of the tile of keys and values from key `first` on; n: how many are seen. */
-template <int HD>
-__device__ static inline void forward_load(bf16 *tiles, const bf16 *k, size_t C, int first, int n)
+template <int d>
+__device__ static inline void forward_load(bf16 *sKV, const bf16 *K, size_t C, int first, int n)
 {
-    constexpr int KEYS = forward_sizes<HD>::KEYS;
-    bf16 *const tile = tiles + first / KEYS % 2 * (2 * KEYS * HD);
-    tile_load_part<HD, KEYS>(tile, k, 3 * C, first, n, 16);
-    tile_load_part<HD, KEYS>(tile + KEYS * HD, k + C, 3 * C, first, n, 16);
+    constexpr int Bc = forward_sizes<d>::Bc;
+    bf16 *const sK = sKV + first / Bc % 2 * (2 * Bc * d);
+    tile_load_part<d, Bc>(sK, K, 3 * C, first, n, 16);
+    tile_load_part<d, Bc>(sK + Bc * d, K + C, 3 * C, first, n, 16);
     copy_async_commit();
 }
 
-template <int HD, bool DROPOUT>
+template <int d, bool DROPOUT>
 __global__ ATTENTION_BOUNDS static void attention_forward_kernel(struct forward_arrays a)
 {
-    using sizes = forward_sizes<HD>;
-    constexpr int QUERIES = sizes::QUERIES, KEYS = sizes::KEYS, WARP_ROWS = 16 * sizes::M;
+    using sizes = forward_sizes<d>;
+    constexpr int Br = sizes::Br, Bc = sizes::Bc, WARP_ROWS = 16 * sizes::M;
     DYNAMIC_SHARED(shared);
-    bf16 *const q_tile = (bf16 *)shared, *const tiles = q_tile + QUERIES * HD;
-    struct attention_share share;
-    if (!attention_my_share<QUERIES>(&share, a.rows, a.n_head))
+    bf16 *const sQ = (bf16 *)shared, *const sKV = sQ + Br * d;
+    struct attention_block block;
+    if (!attention_my_block<Br>(&block, a.rows, a.n_head))
         return;
-    const size_t C = (size_t)a.n_head * HD;
-    const bf16 *const q = a.qkv + share.start * 3 * C + share.head * HD;
+    const size_t C = (size_t)a.n_head * d;
+    const bf16 *const Q = a.qkv + block.start * 3 * C + block.head * d;
     /* How many keys the block sees; the warp's queries, and how many keys they see. */
-    const int block_end = share.first + QUERIES;
-    const int n_keys = block_end < share.length ? block_end : share.length;
-    const int row = (int)threadIdx.x / WARP * WARP_ROWS, query = share.first + row;
+    const int block_end = block.first + Br;
+    const int n_keys = block_end < block.seqlen ? block_end : block.seqlen;
+    const int row = (int)threadIdx.x / WARP * WARP_ROWS, query = block.first + row;
     const int n_mine = n_keys - query < WARP_ROWS ? n_keys - query : WARP_ROWS;
     const int my_keys = n_mine > 0 ? query + n_mine : 0;
 
-    tile_load_part<HD, QUERIES>(q_tile, q, 3 * C, share.first, share.length, WARP_ROWS);
-    forward_load<HD>(tiles, q + C, C, 0, n_keys);
-    struct forward_state<HD> state;
-    forward_begin(state, a.rows, share.start + query, n_mine, DROPOUT);
-    struct left_operand<HD, sizes::M, sizes::KEPT> queries;
+    tile_load_part<d, Br>(sQ, Q, 3 * C, block.first, block.seqlen, WARP_ROWS);
+    forward_load<d>(sKV, Q + C, C, 0, n_keys);
+    struct forward_state<d> state;
+    forward_begin(state, a.rows, block.start + query, n_mine, DROPOUT);
+    struct left_operand<d, sizes::M, sizes::KEPT> Q_rows;
     copy_async_wait<0>();
     __syncthreads();
-    left_operand_load(queries, q_tile + row * HD);
-    for (int first = 0; first < n_keys; first += KEYS) {
-        if (first + KEYS < n_keys)
-            forward_load<HD>(tiles, q + C, C, first + KEYS, n_keys);
-        const bf16 *const tile = tiles + first / KEYS % 2 * (2 * KEYS * HD);
-        if (first + KEYS <= query && n_mine > 0)
-            forward_step<false, HD, DROPOUT>(state, queries, tile, query, first, 0, a, share.head);
+    left_operand_load(Q_rows, sQ + row * d);
+    for (int first = 0; first < n_keys; first += Bc) {
+        if (first + Bc < n_keys)
+            forward_load<d>(sKV, Q + C, C, first + Bc, n_keys);
+        const bf16 *const sK = sKV + first / Bc % 2 * (2 * Bc * d);
+        if (first + Bc <= query && n_mine > 0)
+            forward_step<false, d, DROPOUT>(state, Q_rows, sK, query, first, 0, a, block.head);
         else if (first < my_keys)
-            forward_step<true, HD, DROPOUT>(state, queries, tile, query, first,
-                                            (my_keys - first + 15) / 16, a, share.head);
+            forward_step<true, d, DROPOUT>(state, Q_rows, sK, query, first,
+                                           (my_keys - first + 15) / 16, a, block.head);
         copy_async_wait<0>();
         __syncthreads();
     }
     if (n_mine > 0)
-        forward_end(state, a, q_tile + row * HD, share.start + query, n_mine, share.head);
+        forward_end(state, a, sQ + row * d, block.start + query, n_mine, block.head);
 }
 
-template <int HD, bool DROPOUT>
+template <int d, bool DROPOUT>
 static void forward_launch(struct stream *s, const struct forward_arrays *a)
 {
-    using sizes = forward_sizes<HD>;
-    const int blocks = attention_shares(&a->rows, sizes::QUERIES) * a->n_head;
-    ATTENTION_SHARED((attention_forward_kernel<HD, DROPOUT>), sizes::BYTES);
-    LAUNCH((attention_forward_kernel<HD, DROPOUT>), blocks, ATTENTION_THREADS, sizes::BYTES, s, *a);
+    using sizes = forward_sizes<d>;
+    const int blocks = attention_blocks(&a->rows, sizes::Br) * a->n_head;
+    ATTENTION_SHARED((attention_forward_kernel<d, DROPOUT>), sizes::BYTES);
+    LAUNCH((attention_forward_kernel<d, DROPOUT>), blocks, ATTENTION_THREADS, sizes::BYTES, s, *a);
 }
 
 void cuda_attention_forward(struct stream *s, void *out, float *lse, const void *qkv,

@@ -15,7 +15,7 @@ struct generic_arrays {
     bf16 *out; /* forward */
     float *lse;
     bf16 *dqkv; /* backward */
-    const bf16 *dout, *final;
+    const bf16 *dO, *O;
     float *delta; /* (n, n_head) */
     const bf16 *qkv;
     struct token_rows rows;
@@ -26,7 +26,7 @@ struct generic_arrays {
 
 /* The warp's row: of the sequence, and of the stream. */
 struct generic_row {
-    struct attention_share share;
+    struct attention_block block;
     int row, token;
 };
 
@@ -34,11 +34,11 @@ struct generic_row {
 __device__ static inline bool generic_find_row(struct generic_row *mine,
                                                const struct generic_arrays &a)
 {
-    if (!attention_my_share<ATTENTION_WARPS>(&mine->share, a.rows, a.n_head))
+    if (!attention_my_block<ATTENTION_WARPS>(&mine->block, a.rows, a.n_head))
         return false;
-    mine->row = mine->share.first + (int)threadIdx.x / WARP;
-    mine->token = mine->share.start + mine->row;
-    return mine->row < mine->share.length;
+    mine->row = mine->block.first + (int)threadIdx.x / WARP;
+    mine->token = mine->block.start + mine->row;
+    return mine->row < mine->block.seqlen;
 }
 
 /* The q of a token (part 0), its k (1) or v (2). */
@@ -97,49 +97,50 @@ __global__ __launch_bounds__(ATTENTION_THREADS) static void attention_forward_ge
     struct generic_row mine;
     if (!generic_find_row(&mine, a))
         return;
-    const int lane = threadIdx.x % WARP, head = mine.share.head, start = mine.share.start;
+    const int lane = threadIdx.x % WARP, head = mine.block.head, start = mine.block.start;
     float *const weight = weights[threadIdx.x / WARP];
-    const bf16 *const q = a.qkv + generic_at(a, mine.token, 0, head);
-    float acc[LANE_COLUMNS] = {0}, max = -INFINITY, sum = 0;
+    const bf16 *const Q = a.qkv + generic_at(a, mine.token, 0, head);
+    float O[LANE_COLUMNS] = {0}, m_i = -INFINITY, l_i = 0;
     for (int first = 0; first <= mine.row; first += WARP) {
         const int n = mine.row + 1 - first < WARP ? mine.row + 1 - first : WARP;
-        float score = -INFINITY, factor = 0;
+        float S = -INFINITY, factor = 0;
         if (lane < n) {
-            const bf16 *const k = a.qkv + generic_at(a, start + first + lane, 1, head);
-            score = a.scale * generic_dot(q, k, a.head_dim);
+            const bf16 *const K = a.qkv + generic_at(a, start + first + lane, 1, head);
+            S = a.scale * generic_dot(Q, K, a.head_dim);
             factor = generic_factor(a, mine.token, first + lane, head);
         }
-        const float most = fmaxf(max, warp_max(score)), shrink = expf(max - most);
-        const float p = expf(score - most);
-        sum = sum * shrink + warp_sum(p);
-        max = most;
+        const float m_new = fmaxf(m_i, warp_max(S)), alpha = expf(m_i - m_new);
+        const float P = expf(S - m_new);
+        l_i = l_i * alpha + warp_sum(P);
+        m_i = m_new;
         __syncwarp();
-        weight[lane] = p * factor;
+        weight[lane] = P * factor;
         __syncwarp();
         for (int i = 0; i < LANE_COLUMNS; i++)
-            acc[i] *= shrink;
-        generic_add_rows(acc, weight, a.qkv + generic_at(a, start + first, 2, head),
+            O[i] *= alpha;
+        generic_add_rows(O, weight, a.qkv + generic_at(a, start + first, 2, head),
                          3 * (size_t)a.n_head * a.head_dim, n, a.head_dim);
     }
     const size_t at = (size_t)mine.token * a.n_head + head;
-    generic_store(a.out + at * a.head_dim, acc, 1 / sum, a.head_dim);
+    generic_store(a.out + at * a.head_dim, O, 1 / l_i, a.head_dim);
     if (lane == 0)
-        a.lse[at] = max + logf(sum);
+        a.lse[at] = m_i + logf(l_i);
 }
 
-/* p, times dropout's factor, and ds of one query and one key, by their tokens. */
-__device__ static inline void generic_gradient(float *p, float *ds, const struct generic_arrays &a,
-                                               int query, int key, int start, int head)
+/* P, times dropout's factor, and dS of one query and one key, by their tokens. */
+__device__ static inline void generic_gradient(float *dropped_P, float *dS,
+                                               const struct generic_arrays &a, int query, int key,
+                                               int start, int head)
 {
-    const bf16 *const q = a.qkv + generic_at(a, query, 0, head);
-    const bf16 *const k = a.qkv + generic_at(a, key, 1, head);
-    const bf16 *const v = a.qkv + generic_at(a, key, 2, head);
+    const bf16 *const Q = a.qkv + generic_at(a, query, 0, head);
+    const bf16 *const K = a.qkv + generic_at(a, key, 1, head);
+    const bf16 *const V = a.qkv + generic_at(a, key, 2, head);
     const size_t at = (size_t)query * a.n_head + head;
-    const float whole = expf(a.scale * generic_dot(q, k, a.head_dim) - a.lse[at]);
-    const float dp = generic_dot(a.dout + at * a.head_dim, v, a.head_dim);
+    const float P = expf(a.scale * generic_dot(Q, K, a.head_dim) - a.lse[at]);
+    const float dP = generic_dot(a.dO + at * a.head_dim, V, a.head_dim);
     const float factor = generic_factor(a, query, key - start, head);
-    *p = whole * factor;
-    *ds = whole * (factor * dp - a.delta[at]);
+    *dropped_P = P * factor;
+    *dS = P * (factor * dP - a.delta[at]);
 }
 
 __global__ __launch_bounds__(ATTENTION_THREADS) static void attention_backward_q_generic_kernel(
@@ -149,28 +150,28 @@ __global__ __launch_bounds__(ATTENTION_THREADS) static void attention_backward_q
     struct generic_row mine;
     if (!generic_find_row(&mine, a))
         return;
-    const int lane = threadIdx.x % WARP, head = mine.share.head, start = mine.share.start;
+    const int lane = threadIdx.x % WARP, head = mine.block.head, start = mine.block.start;
     float *const weight = weights[threadIdx.x / WARP];
     const size_t at = (size_t)mine.token * a.n_head + head;
-    float acc[LANE_COLUMNS] = {0}, delta = 0;
+    float dQ[LANE_COLUMNS] = {0}, delta = 0;
     for (int i = lane; i < a.head_dim; i += WARP)
-        delta += to_float(a.dout[at * a.head_dim + i]) * to_float(a.final[at * a.head_dim + i]);
+        delta += to_float(a.dO[at * a.head_dim + i]) * to_float(a.O[at * a.head_dim + i]);
     delta = warp_sum(delta);
     if (lane == 0)
         a.delta[at] = delta;
     __syncwarp();
     for (int first = 0; first <= mine.row; first += WARP) {
         const int n = mine.row + 1 - first < WARP ? mine.row + 1 - first : WARP;
-        float p, ds = 0;
+        float P, dS = 0;
         if (lane < n)
-            generic_gradient(&p, &ds, a, mine.token, start + first + lane, start, head);
+            generic_gradient(&P, &dS, a, mine.token, start + first + lane, start, head);
         __syncwarp();
-        weight[lane] = ds;
+        weight[lane] = dS;
         __syncwarp();
-        generic_add_rows(acc, weight, a.qkv + generic_at(a, start + first, 1, head),
+        generic_add_rows(dQ, weight, a.qkv + generic_at(a, start + first, 1, head),
                          3 * (size_t)a.n_head * a.head_dim, n, a.head_dim);
     }
-    generic_store(a.dqkv + generic_at(a, mine.token, 0, head), acc, a.scale, a.head_dim);
+    generic_store(a.dqkv + generic_at(a, mine.token, 0, head), dQ, a.scale, a.head_dim);
 }
 
 __global__ __launch_bounds__(ATTENTION_THREADS) static void attention_backward_kv_generic_kernel(
@@ -180,26 +181,26 @@ __global__ __launch_bounds__(ATTENTION_THREADS) static void attention_backward_k
     struct generic_row mine;
     if (!generic_find_row(&mine, a))
         return;
-    const int lane = threadIdx.x % WARP, head = mine.share.head, start = mine.share.start;
+    const int lane = threadIdx.x % WARP, head = mine.block.head, start = mine.block.start;
     const size_t C = (size_t)a.n_head * a.head_dim;
     float(&weight)[2][WARP] = weights[threadIdx.x / WARP];
-    float dk[LANE_COLUMNS] = {0}, dv[LANE_COLUMNS] = {0};
-    for (int first = mine.row; first < mine.share.length; first += WARP) {
-        const int left = mine.share.length - first, n = left < WARP ? left : WARP;
-        float p = 0, ds = 0;
+    float dK[LANE_COLUMNS] = {0}, dV[LANE_COLUMNS] = {0};
+    for (int first = mine.row; first < mine.block.seqlen; first += WARP) {
+        const int left = mine.block.seqlen - first, n = left < WARP ? left : WARP;
+        float P = 0, dS = 0;
         if (lane < n)
-            generic_gradient(&p, &ds, a, start + first + lane, mine.token, start, head);
+            generic_gradient(&P, &dS, a, start + first + lane, mine.token, start, head);
         __syncwarp();
-        weight[0][lane] = ds;
-        weight[1][lane] = p;
+        weight[0][lane] = dS;
+        weight[1][lane] = P;
         __syncwarp();
-        generic_add_rows(dk, weight[0], a.qkv + generic_at(a, start + first, 0, head), 3 * C, n,
+        generic_add_rows(dK, weight[0], a.qkv + generic_at(a, start + first, 0, head), 3 * C, n,
                          a.head_dim);
-        generic_add_rows(dv, weight[1], a.dout + (start + first) * C + head * a.head_dim, C, n,
+        generic_add_rows(dV, weight[1], a.dO + (start + first) * C + head * a.head_dim, C, n,
                          a.head_dim);
     }
-    generic_store(a.dqkv + generic_at(a, mine.token, 1, head), dk, a.scale, a.head_dim);
-    generic_store(a.dqkv + generic_at(a, mine.token, 2, head), dv, 1, a.head_dim);
+    generic_store(a.dqkv + generic_at(a, mine.token, 1, head), dK, a.scale, a.head_dim);
+    generic_store(a.dqkv + generic_at(a, mine.token, 2, head), dV, 1, a.head_dim);
 }
 
 void attention_forward_generic(struct stream *s, bf16 *out, float *lse, const bf16 *qkv,
@@ -209,7 +210,7 @@ void attention_forward_generic(struct stream *s, bf16 *out, float *lse, const bf
     assert(head_dim <= CUDA_MAX_HEAD_DIM);
     const struct generic_arrays a = {out, lse,   NULL,   NULL,     NULL,  NULL,
                                      qkv, *rows, n_head, head_dim, scale, drop};
-    const int blocks = attention_shares(rows, ATTENTION_WARPS) * n_head;
+    const int blocks = attention_blocks(rows, ATTENTION_WARPS) * n_head;
     LAUNCH(attention_forward_generic_kernel, blocks, ATTENTION_THREADS, 0, s, a);
 }
 
@@ -221,7 +222,7 @@ void attention_backward_generic(struct stream *s, bf16 *dqkv, const bf16 *dout, 
     float *delta = (float *)cuda_scratch(s, sizeof(float) * n_head * rows->n_tokens);
     const struct generic_arrays a = {NULL, (float *)lse, dqkv,   dout,     out,   delta,
                                      qkv,  *rows,        n_head, head_dim, scale, drop};
-    const int blocks = attention_shares(rows, ATTENTION_WARPS) * n_head;
+    const int blocks = attention_blocks(rows, ATTENTION_WARPS) * n_head;
     LAUNCH(attention_backward_q_generic_kernel, blocks, ATTENTION_THREADS, 0, s, a);
     LAUNCH(attention_backward_kv_generic_kernel, blocks, ATTENTION_THREADS, 0, s, a);
 }

@@ -1,7 +1,7 @@
 /* How kernels find their way in a batch of matrices (model/device/matrix_batch.h).
  *
- * A launch works on all matrices of its batch: its warps, or blocks, take the batch's pieces of
- * rows, or tasks, by their numbers through all matrices, and find the matrix by a search. A second
+ * A launch works on all matrices of its batch: its warps, or for norms its thread blocks, take the
+ * batch's pieces by their numbers through all matrices, and find the matrix by a search. A second
  * dimension of the grid, for the matrix, would need no search; but it has to be as large for a
  * vector of 768, one row, as for the token embeddings' 50,000, and of its blocks nearly all would
  * begin only to find that they have nothing to do, or, were there fewer, those of the largest

@@ -1,5 +1,5 @@
-/* The CUDA device: memory, streams, events and copies by the runtime. One process uses one device.
- */
+/* The CUDA device: memory, streams, events and copies by the runtime.
+ * One process uses one device. */
 #include "model/cuda/cuda.cuh"
 #include "model/cuda/cuda_ops.h"
 #include "model/cuda/matmul.cuh"

@@ -1,5 +1,5 @@
-/* What follows a matrix product where cuBLASLt does not do it, and products that it does not take.
- */
+/* What follows a matrix product where cuBLASLt does not do it,
+ * and products that it does not take. */
 #include "model/cuda/matmul.cuh"
 #include "model/cuda/pack.cuh"
 

@@ -72,7 +72,8 @@ bool matmul_open(struct zf_error *err)
     return zf_fail(err, "cuBLASLt does not start: %s", blas.lt.GetStatusString(status));
 }
 
-/* One product in cuBLASLt's words: its A is our b, its B our a. */
+/* One product in cuBLASLt's words: its A is our b, its B our a. A layout is (columns, rows, leading
+ * dimension) of a row-major matrix, whose rows are lda, ldb or ldc elements long. */
 struct call {
     cublasLtMatmulDesc_t desc;
     cublasLtMatrixLayout_t b, a, c;
@@ -99,16 +100,15 @@ static void call_open(struct call *call, const struct matmul *p, int m, int k, i
         set_attribute(call, CUBLASLT_MATMUL_DESC_BIAS_POINTER, &p->bias, sizeof p->bias);
     const void *aux = p->gradient_of ? p->gradient_of : p->pre;
     if (epilogue & (CUBLASLT_EPILOGUE_GELU_AUX & CUBLASLT_EPILOGUE_DGELU)) {
-        const int64_t ld = p->n;
+        const int64_t ld_aux = p->n;
         set_attribute(call, CUBLASLT_MATMUL_DESC_EPILOGUE_AUX_POINTER, &aux, sizeof aux);
-        set_attribute(call, CUBLASLT_MATMUL_DESC_EPILOGUE_AUX_LD, &ld, sizeof ld);
+        set_attribute(call, CUBLASLT_MATMUL_DESC_EPILOGUE_AUX_LD, &ld_aux, sizeof ld_aux);
     }
     const int n = p->n;
-    check_lt(p->trans_b ? blas.lt.MatrixLayoutCreate(&call->b, CUDA_R_16BF, k, n, k)
-                        : blas.lt.MatrixLayoutCreate(&call->b, CUDA_R_16BF, n, k, n));
-    check_lt(p->trans_a ? blas.lt.MatrixLayoutCreate(&call->a, CUDA_R_16BF, m, k, m)
-                        : blas.lt.MatrixLayoutCreate(&call->a, CUDA_R_16BF, k, m, k));
-    check_lt(blas.lt.MatrixLayoutCreate(&call->c, c_type, n, m, n));
+    const int lda = p->trans_a ? m : k, ldb = p->trans_b ? k : n, ldc = n;
+    check_lt(blas.lt.MatrixLayoutCreate(&call->b, CUDA_R_16BF, ldb, p->trans_b ? n : k, ldb));
+    check_lt(blas.lt.MatrixLayoutCreate(&call->a, CUDA_R_16BF, lda, p->trans_a ? k : m, lda));
+    check_lt(blas.lt.MatrixLayoutCreate(&call->c, c_type, ldc, m, ldc));
 }
 
 static void call_close(struct call *call)

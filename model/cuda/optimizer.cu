@@ -4,7 +4,7 @@
 
 /* The rule, but for bias corrections, as the kernel takes it. */
 struct adamw_constants {
-    float lr, beta1, beta2, eps, l2, shrink;
+    float lr, beta1, beta2, eps, l2, decay;
 };
 
 static adamw_constants adamw_constants_of(const struct adamw *rule)
@@ -17,19 +17,20 @@ static adamw_constants adamw_constants_of(const struct adamw *rule)
             rule->l2 ? 1 : 1 - rule->lr * rule->weight_decay};
 }
 
-/* One update of W elements, in the order of the CPU device's. */
+/* One update of W elements, in the order of the CPU device's. step_size = lr / (1 - beta1^t), and
+ * rsqrt_correction2 = 1 / sqrt(1 - beta2^t). */
 template <int W>
 __device__ static inline void adamw_pack(pack<float, W> &master, pack<float, W> &m,
                                          pack<float, W> &v, const pack<float, W> &gradient,
                                          const adamw_constants &rule, float gradient_scale,
-                                         float step, float unbias)
+                                         float step_size, float rsqrt_correction2)
 {
     for (int e = 0; e < W; e++) {
         const float g = gradient_scale * gradient.v[e] + rule.l2 * master.v[e];
         m.v[e] = rule.beta1 * m.v[e] + (1 - rule.beta1) * g;
         v.v[e] = rule.beta2 * v.v[e] + (1 - rule.beta2) * g * g;
-        master.v[e] =
-            rule.shrink * master.v[e] - step * m.v[e] / (sqrtf(v.v[e]) * unbias + rule.eps);
+        master.v[e] = rule.decay * master.v[e] -
+                      step_size * m.v[e] / (sqrtf(v.v[e]) * rsqrt_correction2 + rule.eps);
     }
 }
 
@@ -40,19 +41,20 @@ template <int W>
 __device__ static inline void
 adamw_row(bf16 *__restrict__ param, float *__restrict__ master, float *__restrict__ m,
           float *__restrict__ v, const float *__restrict__ gradient, int cols,
-          const adamw_constants &rule, float scale, float step, float unbias)
+          const adamw_constants &rule, float scale, float step_size, float rsqrt_correction2)
 {
     for (int j = threadIdx.x * W; j < cols; j += blockDim.x * W) {
-        pack<float, W> own = load_pack<W>(master + j), m1 = load_pack<W>(m + j);
-        pack<float, W> v1 = load_pack<W>(v + j);
-        adamw_pack<W>(own, m1, v1, load_pack<W>(gradient + j), rule, scale, step, unbias);
-        store_pack(master + j, own);
-        store_pack(m + j, m1);
-        store_pack(v + j, v1);
-        pack<bf16, W> seen;
+        pack<float, W> p = load_pack<W>(master + j), m_pack = load_pack<W>(m + j);
+        pack<float, W> v_pack = load_pack<W>(v + j);
+        adamw_pack<W>(p, m_pack, v_pack, load_pack<W>(gradient + j), rule, scale, step_size,
+                      rsqrt_correction2);
+        store_pack(master + j, p);
+        store_pack(m + j, m_pack);
+        store_pack(v + j, v_pack);
+        pack<bf16, W> rounded;
         for (int e = 0; e < W; e++)
-            seen.v[e] = to_bf16(own.v[e]);
-        store_pack(param + j, seen);
+            rounded.v[e] = to_bf16(p.v[e]);
+        store_pack(param + j, rounded);
     }
 }
 
@@ -62,36 +64,39 @@ __global__ static void __launch_bounds__(ADAMW_BLOCK)
     adamw_kernel(const matrix_rows *__restrict__ matrices, channel_update *__restrict__ updates,
                  row_source source, adamw_constants rule, const float *__restrict__ gradient_scale)
 {
-    SHARED(float, correction, [2]);
+    SHARED(float, bias_correction, [2]);
     const float scale = *gradient_scale;
     if (scale == 0)
         return;
     const channel_update u = updates[blockIdx.x];
-    const matrix_rows &m = matrices[u.matrix];
+    const matrix_rows &matrix = matrices[u.matrix];
     if (threadIdx.x < 2) {
         const double beta = threadIdx.x == 0 ? rule.beta1 : rule.beta2;
-        correction[threadIdx.x] = (float)(1.0 - pow(beta, (double)(u.updates + 1)));
+        bias_correction[threadIdx.x] = (float)(1.0 - pow(beta, (double)(u.updates + 1)));
     }
     __syncthreads(); /* behind it all have read the count */
     if (threadIdx.x == 0)
         updates[blockIdx.x].updates = u.updates + 1;
-    if (!m.decays) {
+    if (!matrix.decays) {
         rule.l2 = 0;
-        rule.shrink = 1;
+        rule.decay = 1;
     }
-    const float step = rule.lr / correction[0], unbias = 1 / sqrtf(correction[1]);
-    const int cols = m.cols;
+    const float step_size = rule.lr / bias_correction[0];
+    const float rsqrt_correction2 = 1 / sqrtf(bias_correction[1]);
+    const int cols = matrix.cols;
     const size_t at = (size_t)u.row * cols, state = (size_t)u.slot * cols;
-    const float *gradient = (source == ROWS_GRADIENT ? m.gradient : m.window) + at;
-    bf16 *param = (bf16 *)m.values + at;
-    float *master = m.master + state, *m1 = m.m + state, *v1 = m.v + state;
+    const float *gradient = (source == ROWS_GRADIENT ? matrix.gradient : matrix.window) + at;
+    bf16 *param = (bf16 *)matrix.values + at;
+    float *master = matrix.master + state, *m = matrix.m + state, *v = matrix.v + state;
     const bool wide = fits_pack<4>(param, 8, cols) && fits_pack<4>(master, 16, cols) &&
-                      fits_pack<4>(m1, 16, cols) && fits_pack<4>(v1, 16, cols) &&
+                      fits_pack<4>(m, 16, cols) && fits_pack<4>(v, 16, cols) &&
                       fits_pack<4>(gradient, 16, cols);
     if (wide)
-        adamw_row<4>(param, master, m1, v1, gradient, cols, rule, scale, step, unbias);
+        adamw_row<4>(param, master, m, v, gradient, cols, rule, scale, step_size,
+                     rsqrt_correction2);
     else
-        adamw_row<1>(param, master, m1, v1, gradient, cols, rule, scale, step, unbias);
+        adamw_row<1>(param, master, m, v, gradient, cols, rule, scale, step_size,
+                     rsqrt_correction2);
 }
 
 /* Parameters are bf16 here: they always have a master, and always get it rounded. Blocks are whole
@@ -136,11 +141,11 @@ __global__ static void __launch_bounds__(NORM_BLOCK) row_norms_kernel(matrix_bat
 {
     SHARED(float, part, [NORM_ROWS]);
     const int warp = threadIdx.x / WARP, lane = threadIdx.x % WARP;
-    for (int task = blockIdx.x; task < batch.n_norm_tasks; task += gridDim.x) {
-        const int number = batch.first_norm_task + task;
-        const matrix_rows &m = *matrix_of<&matrix_rows::first_norm_task>(batch, number);
+    for (int piece = blockIdx.x; piece < batch.n_norm_pieces; piece += gridDim.x) {
+        const int number = batch.first_norm_piece + piece;
+        const matrix_rows &m = *matrix_of<&matrix_rows::first_norm_piece>(batch, number);
         const bool is_long = m.cols >= NORM_LONG_ROW;
-        const int at = number - m.first_norm_task, row = is_long ? at : at * NORM_ROWS + warp;
+        const int at = number - m.first_norm_piece, row = is_long ? at : at * NORM_ROWS + warp;
         if (row < m.n_rows) {
             const float *x = m.gradient + (size_t)row * m.cols;
             const float sum = warp_sum(is_long ? part_of_squares(x, m.cols, threadIdx.x, NORM_BLOCK)
@@ -165,7 +170,7 @@ __global__ static void __launch_bounds__(NORM_BLOCK) row_norms_kernel(matrix_bat
 
 void cuda_row_norms_squared(struct stream *s, const struct matrix_batch *batch)
 {
-    const int most = 8 * cuda_multiprocessors(), wanted = batch->n_norm_tasks;
+    const int most = 8 * cuda_multiprocessors(), wanted = batch->n_norm_pieces;
     if (wanted > 0)
         LAUNCH(row_norms_kernel, wanted < most ? wanted : most, NORM_BLOCK, 0, s, *batch);
 }

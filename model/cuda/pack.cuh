@@ -58,8 +58,8 @@ static inline bool is_multiple(const void *address, size_t bytes)
 #define UNROLL_ROWS
 #endif
 
-/* Whether rows of C elements may be accessed in vectors; `pointers`: the addresses or-ed together.
- */
+/* Whether rows of C elements may be accessed in vectors;
+ * `pointers`: the addresses or-ed together. */
 static inline bool rows_are_vectors(int C, uintptr_t pointers)
 {
     return C % VECTOR == 0 && pointers % 16 == 0;

@@ -143,8 +143,9 @@ __device__ static inline void narrow(candidates &now, int shift, const float *su
     }
     __syncthreads();
     const int digit = DIGITS - 1 - thread; /* from the greatest */
-    for (int i = 0; digit >= 0 && i < COPIES; i++)
-        count += counters[digit * COPIES + i];
+    if (digit >= 0)
+        for (int i = 0; i < COPIES; i++)
+            count += counters[digit * COPIES + i];
     const int greater = sum_before(count, warp_sums, &total);
     SHARED(candidates, next, [1]);
     if (greater < now.left && now.left <= greater + count)

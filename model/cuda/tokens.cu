@@ -8,8 +8,8 @@ extern "C" {
 
 #define THREADS 256
 
-/* Copies a row for each sequence, between its place among the sequences and that of its last token.
- */
+/* Copies a row for each sequence, between its place among the sequences and that
+ * of its last token. */
 template <int width, bool gather>
 __global__ static void copy_last(bf16 *dst, const bf16 *src, struct token_rows rows, int C)
 {

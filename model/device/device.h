@@ -33,8 +33,8 @@ struct device {
     /* Whether its operators take models of this shape; NULL: of any. */
     bool (*takes_shape)(int n_embd, int head_dim, struct zf_error *err);
     /* Device memory, 256-byte aligned, not initialised. What a plan (model/device/arena.h) has
-     * reserved comes out of one piece. Ends the program with a sentence where there is none left.
-     */
+     * reserved comes out of one piece. Ends the program with a sentence where
+     * there is none left. */
     void *(*allocate)(size_t bytes);
     void (*release)(void *memory);
     size_t (*free_bytes)(void);           /* of device memory, as of now */

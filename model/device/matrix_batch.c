@@ -10,20 +10,20 @@ static int pieces_of(const struct matrix_rows *m)
     return m->n_rows * divide_up(m->cols, ROW_PIECE);
 }
 
-static int norm_tasks_of(const struct matrix_rows *m)
+static int norm_pieces_of(const struct matrix_rows *m)
 {
     return m->cols < NORM_LONG_ROW ? divide_up(m->n_rows, NORM_ROWS) : m->n_rows;
 }
 
 void matrix_batch_number(struct matrix_rows *matrices, int n)
 {
-    int pieces = 0, norm_tasks = 0;
+    int pieces = 0, norm_pieces = 0;
     for (int i = 0; i < n; i++) {
         struct matrix_rows *m = &matrices[i];
         m->first_piece = pieces;
-        m->first_norm_task = norm_tasks;
+        m->first_norm_piece = norm_pieces;
         pieces += pieces_of(m);
-        norm_tasks += norm_tasks_of(m);
+        norm_pieces += norm_pieces_of(m);
     }
 }
 
@@ -34,13 +34,13 @@ struct matrix_batch matrix_batch_part(const struct matrix_rows *matrices,
     if (b.n == 0)
         return b;
     b.first_piece = matrices[first].first_piece;
-    b.first_norm_task = matrices[first].first_norm_task;
+    b.first_norm_piece = matrices[first].first_norm_piece;
     for (int i = first; i < last; i++) {
         const struct matrix_rows *m = &matrices[i];
         b.n_elements += (size_t)m->n_rows * (size_t)m->cols;
         b.widest = m->cols > b.widest ? m->cols : b.widest;
         b.n_pieces += pieces_of(m);
-        b.n_norm_tasks += norm_tasks_of(m);
+        b.n_norm_pieces += norm_pieces_of(m);
     }
     return b;
 }

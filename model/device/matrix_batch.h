@@ -1,5 +1,5 @@
 /* Many matrices at once: a table of matrices in device memory, on which the engine's operators work
- * (model/device/ops.h). A step over a model's parameters is then a few operators, however many
+ * (model/device/row_ops.h). A step over a model's parameters is then a few operators, however many
  * parameters there are. This header tells what a table holds and which part of it an operator is
  * given. */
 #ifndef ZF_MODEL_DEVICE_MATRIX_BATCH_H
@@ -13,7 +13,7 @@
 /* Operators number what they work on through a whole table, so that threads share it evenly. A row
  * is cut into pieces of so many columns; the last of a row is shorter. */
 #define ROW_PIECE 512
-/* A task of norms is NORM_ROWS rows; or a single one, where it has so many columns or more. */
+/* A piece for norms is NORM_ROWS whole rows, or a single one of NORM_LONG_ROW columns or more. */
 #define NORM_ROWS     8
 #define NORM_LONG_ROW 4096
 
@@ -31,9 +31,9 @@ struct matrix_rows {
     float *master, *m, *v;      /* (slots, cols) state of AdamW, a row for each slot; master NULL:
                                    `values` is the fp32 master */
     int n_rows, cols;
-    struct matrix_part part;          /* which rows they are, for their groups */
-    int decays;                       /* 1: the rule's weight decay applies; 0: it does not */
-    int first_piece, first_norm_task; /* how many the table's matrices before this one have */
+    struct matrix_part part;           /* which rows they are, for their groups */
+    int decays;                        /* 1: the rule's weight decay applies; 0: it does not */
+    int first_piece, first_norm_piece; /* how many the table's matrices before this one have */
 };
 
 /* Consecutive matrices of a table. */
@@ -43,7 +43,7 @@ struct matrix_batch {
     int n;
     int widest; /* most columns of a matrix */
     int first_piece, n_pieces;
-    int first_norm_task, n_norm_tasks;
+    int first_norm_piece, n_norm_pieces;
 };
 
 /* One channel's AdamW update. */
@@ -54,7 +54,7 @@ struct channel_update {
     uint32_t updates; /* how many it has had */
 };
 
-/* Sets first_piece and first_norm_task of a table's matrices. */
+/* Sets first_piece and first_norm_piece of a table's matrices. */
 void matrix_batch_number(struct matrix_rows *matrices, int n);
 /* Matrices [first, last) of a table: `matrices` in host memory, numbered, and `table`, its copy in
  * device memory. */

@@ -33,8 +33,10 @@ struct op_cost cost_matmul(int element, const struct matmul *p)
     const double m = p->m, n = p->n, k = p->k;
     double out = p->c_is_f32 ? 4 : element;
     out += (p->accumulate ? out : 0) + (p->pre ? element : 0) + (p->gradient_of ? element : 0);
-    return (struct op_cost){.bytes = element * (m * k + k * n) + out * m * n,
-                            .flops = 2 * m * n * k};
+    return (struct op_cost){
+        .bytes = element * (m * k + k * n) + out * m * n,
+        .flops = 2 * m * n * k,
+    };
 }
 
 /* Reads dy: (n, C). */
@@ -47,16 +49,20 @@ struct op_cost cost_bias_backward(int element, double n, double C)
  * lse. */
 struct op_cost cost_attention_forward(int element, double n, double pairs, double C, int n_head)
 {
-    return (struct op_cost){.bytes = 4 * element * n * C + 4.0 * n * n_head,
-                            .flops = 4 * pairs * C};
+    return (struct op_cost){
+        .bytes = 4 * element * n * C + 4.0 * n * n_head,
+        .flops = 4 * pairs * C,
+    };
 }
 
 /* Five products: q k^T again, dP = dout v^T, dv, dk and dq. Reads q, k, v, out, dout and lse,
  * writes dq, dk, dv. */
 struct op_cost cost_attention_backward(int element, double n, double pairs, double C, int n_head)
 {
-    return (struct op_cost){.bytes = 8 * element * n * C + 4.0 * n * n_head,
-                            .flops = 10 * pairs * C};
+    return (struct op_cost){
+        .bytes = 8 * element * n * C + 4.0 * n * n_head,
+        .flops = 10 * pairs * C,
+    };
 }
 
 /* A row of each sequence, read and written. */

@@ -34,7 +34,7 @@ struct token_rows {
     int n_tokens, n_seqs;
     const int *tokens;         /* (n_tokens) */
     const int *position;       /* (n_tokens) */
-    const int *seq_start;      /* (n_seqs + 1) */
+    const int *seq_start;      /* (n_seqs + 1), what FlashAttention calls cu_seqlens */
     const uint32_t *token_seq; /* (n_tokens) */
 };
 
@@ -61,15 +61,13 @@ struct matmul {
 typedef void op_embedding_forward(struct stream *s, void *x, const struct token_rows *rows,
                                   const void *wte, const void *wpe, int C, struct dropout drop);
 /* dwte[tokens[t]] += dx[t] undropped;  dwpe[position[t]] += the same, or NULL. Deterministic.
- * Gradients: fp32. order: (n) tokens' indices sorted by id, stable (host-made, device memory).
- */
+ * Gradients: fp32. order: (n) tokens' indices sorted by id, stable (host-made, device memory). */
 typedef void op_embedding_backward(struct stream *s, float *dwte, float *dwpe, const void *dx,
                                    const struct token_rows *rows, const int *order, int C,
                                    struct dropout drop);
 
 /* x_out = x_in + dropout(branch);  y = gamma * (x_out - mean) * rstd + beta  per row.
- * branch NULL: x_out = x_in. x_out may be x_in. All (n, C); mean, rstd: (n); gamma, beta: (C).
- */
+ * branch NULL: x_out = x_in. x_out may be x_in. All (n, C); mean, rstd: (n); gamma, beta: (C). */
 typedef void op_residual_layernorm_forward(struct stream *s, void *x_out, void *y, float *mean,
                                            float *rstd, const void *x_in, const void *branch,
                                            const struct token_rows *rows, const void *gamma,

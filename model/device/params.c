@@ -20,13 +20,15 @@ struct param *params_add(struct param_table *table, const char *name, enum param
     int i = table->n_params++;
     table->params = zf_realloc(table->params, (size_t)table->n_params * sizeof *table->params);
     struct param *p = &table->params[i];
-    *p = (struct param){.kind = kind,
-                        .rows = rows,
-                        .cols = cols,
-                        .layer = layer,
-                        .decay = kind == PARAM_MATRIX,
-                        .offset = table->n_elements,
-                        .n_elements = (size_t)rows * (size_t)cols};
+    *p = (struct param){
+        .kind = kind,
+        .rows = rows,
+        .cols = cols,
+        .layer = layer,
+        .decay = kind == PARAM_MATRIX,
+        .offset = table->n_elements,
+        .n_elements = (size_t)rows * (size_t)cols,
+    };
     int length = snprintf(p->name, sizeof p->name, "%s", name);
     assert(length < (int)sizeof p->name);
     (void)length;

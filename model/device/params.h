@@ -1,4 +1,4 @@
-/* The parameter table: every parameter's Hugging Face name, shape and place.
+/* The parameter table: every parameter's Hugging Face name, shape and offset.
  *
  * All parameters of a model lie in one array, gradients in another of the same layout. A matrix is
  * stored input-major, W[in][out]: a row is an input channel, one contiguous run of memory. */

@@ -10,8 +10,8 @@
  * others; exactly so where BLOCKS_EVEN is a multiple of their number and blocks have one length.
  * The rule does not ask how many ranks there are.
  *
- * A checkpoint holds open windows by group: another rule is another format (engine_checkpoint.c).
- */
+ * A checkpoint holds open windows by group: another rule is another format
+ * (offload/engine/checkpoint.c). */
 #ifndef ZF_MODEL_DEVICE_ROW_GROUPS_H
 #define ZF_MODEL_DEVICE_ROW_GROUPS_H
 
@@ -31,8 +31,8 @@ struct matrix_part {
     int index, first, rows, cols;
 };
 
-/* How a part's rows are dealt to n_groups. Rows are the part's own, and may go on behind its end.
- */
+/* How a part's rows are dealt to n_groups. Rows are the part's own,
+ * and may go on behind its end. */
 struct row_groups {
     int index, first, n_groups;
     int length, n_longer; /* of a block; the first n_longer have one row more */

@@ -336,10 +336,12 @@ static struct sim_work exchange_work(const struct plan *p, double bytes, int rou
 {
     const struct machine *m = &p->machine;
     double rate = p->ranks > p->local_ranks ? m->network_rate : m->exchange_rate;
-    struct sim_work w = {.what = "network",
-                         .latency = rounds * m->exchange_latency,
-                         .seconds = bytes / rate,
-                         .first = true};
+    struct sim_work w = {
+        .what = "network",
+        .latency = rounds * m->exchange_latency,
+        .seconds = bytes / rate,
+        .first = true,
+    };
     use(&w, m->is_cpu ? PLAN_MULTIPROCESSORS : PLAN_NETWORK, 1);
     if (!m->is_cpu && bytes > 0)
         use(&w, PLAN_DEVICE_MEMORY, 2 * rate / m->memory_rate);
@@ -370,8 +372,10 @@ static void copy(struct stream *s, void *dst, const void *src, size_t bytes)
         return;
     if (bytes <= COPY_LIMIT)
         memcpy(dst, src, bytes);
-    struct op_cost cost = {.bytes = (down || up ? 1 : 2) * (double)bytes,
-                           .link = down || up ? (double)bytes : 0};
+    struct op_cost cost = {
+        .bytes = (down || up ? 1 : 2) * (double)bytes,
+        .link = down || up ? (double)bytes : 0,
+    };
     if (p->machine.is_cpu)
         plan_operate(s, "copy", "other operators", cost_copy_rows((double)bytes), false);
     else if (down || up)
@@ -404,33 +408,35 @@ static double now(void *sim)
 
 static void describe(struct plan *p)
 {
-    p->device = (struct device){.name = p->machine.is_cpu ? "cpu" : "cuda",
-                                .ops = &plan_ops,
-                                .row_ops = &plan_row_ops,
-                                .dtype = p->machine.is_cpu ? DTYPE_F32 : DTYPE_BF16,
-                                .unified = p->machine.is_cpu,
-                                .compute = &p->compute,
-                                .plan = p,
-                                .reserve = reserve,
-                                .allocate = allocate,
-                                .release = give_back,
-                                .free_bytes = free_bytes,
-                                .allocate_host = allocate_host,
-                                .release_host = give_back,
-                                .stream_create = stream_create,
-                                .stream_destroy = stream_destroy,
-                                .stream_wait = stream_wait,
-                                .event_create = event_create,
-                                .event_create_timed = event_create_timed,
-                                .event_passed = event_passed,
-                                .event_elapsed = event_elapsed,
-                                .event_destroy = event_destroy,
-                                .event_record = event_record,
-                                .event_order = event_order,
-                                .event_wait = event_wait,
-                                .stream_call = stream_call,
-                                .copy = copy,
-                                .zero = zero};
+    p->device = (struct device){
+        .name = p->machine.is_cpu ? "cpu" : "cuda",
+        .ops = &plan_ops,
+        .row_ops = &plan_row_ops,
+        .dtype = p->machine.is_cpu ? DTYPE_F32 : DTYPE_BF16,
+        .unified = p->machine.is_cpu,
+        .compute = &p->compute,
+        .plan = p,
+        .reserve = reserve,
+        .allocate = allocate,
+        .release = give_back,
+        .free_bytes = free_bytes,
+        .allocate_host = allocate_host,
+        .release_host = give_back,
+        .stream_create = stream_create,
+        .stream_destroy = stream_destroy,
+        .stream_wait = stream_wait,
+        .event_create = event_create,
+        .event_create_timed = event_create_timed,
+        .event_passed = event_passed,
+        .event_elapsed = event_elapsed,
+        .event_destroy = event_destroy,
+        .event_record = event_record,
+        .event_order = event_order,
+        .event_wait = event_wait,
+        .stream_call = stream_call,
+        .copy = copy,
+        .zero = zero,
+    };
 }
 
 struct device *device_plan_create(const struct machine *machine, int ranks,

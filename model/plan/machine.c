@@ -312,8 +312,8 @@ const struct machine_operator *machine_find(const struct machine *m, const char 
     return NULL;
 }
 
-/* Where x lies on a rising list: between i and i + 1, by logarithms; below 0 and above 1 outside.
- */
+/* Where x lies on a rising list: between i and i + 1, by logarithms;
+ * below 0 and above 1 outside. */
 static int place_among(const double *list, int n, double x, double *part)
 {
     int i = 0;

@@ -1,5 +1,5 @@
-/* The operators: what each costs, from what it is given. They touch what the host reads, no more.
- */
+/* The operators: what each costs, from what it is given.
+ * They touch what the host reads, no more. */
 #include "model/plan/internal.h"
 
 #define ATTENTION "attention"
@@ -16,7 +16,9 @@ static int element(const struct stream *s)
 static int longest(const struct token_rows *rows)
 {
     int most = 0;
-    for (int i = 0; rows->seq_start && i < rows->n_seqs; i++) {
+    if (!rows->seq_start)
+        return 0;
+    for (int i = 0; i < rows->n_seqs; i++) {
         int n = rows->seq_start[i + 1] - rows->seq_start[i];
         most = n > most ? n : most;
     }

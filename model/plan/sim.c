@@ -127,14 +127,16 @@ sim_op sim_queue(struct sim *s, int lane, const struct sim_work *work, void (*ca
     }
     sim_op op = s->first_op + s->n_ops++;
     struct operation *o = find(s, op);
-    *o = (struct operation){.work = *work,
-                            .call = call,
-                            .argument = argument,
-                            .lane = lane,
-                            .n_orders = l->n_orders,
-                            .before = l->last,
-                            .given = sim_now(s),
-                            .giver = s->calling};
+    *o = (struct operation){
+        .work = *work,
+        .call = call,
+        .argument = argument,
+        .lane = lane,
+        .n_orders = l->n_orders,
+        .before = l->last,
+        .given = sim_now(s),
+        .giver = s->calling,
+    };
     memcpy(o->orders, l->orders, sizeof o->orders);
     l->n_orders = 0;
     if (l->tail)

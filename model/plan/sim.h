@@ -68,16 +68,16 @@ bool sim_done(struct sim *s, sim_op op);
 double sim_began(const struct sim *s, sim_op op);
 double sim_ended(const struct sim *s, sim_op op);
 
-/* A stretch of the chain of operations that a point in time waited for: what, from when, to when.
- */
+/* A stretch of the chain of operations that a point in time waited for:
+ * what, from when, to when. */
 struct sim_stretch {
     const char *what;
     double begin, end;
 };
 /* The critical path of the host's present: walks back from now to `since` through what each
  * operation waited for, the host's own time included. Stretches from the last to the first, without
- * gaps; adjacent ones of the same `what` are one. Returns how many; *path is the caller's to free.
- */
+ * gaps; adjacent ones of the same `what` are one. Returns how many;
+ * *path is the caller's to free. */
 int sim_critical_path(struct sim *s, double since, struct sim_stretch **path);
 /* Operations that have ended by now need not be told about any more, and the path of a later
  * present does not go back behind it. */

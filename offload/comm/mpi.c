@@ -136,7 +136,9 @@ void comm_all_reduce_f32(struct comm *c, float *data, size_t n)
         comm_plan_host(c, sizeof *data * (double)n);
         return;
     }
-    for (int k; c->size > 1 && n > 0; data += k, n -= (size_t)k) {
+    if (c->size == 1)
+        return;
+    for (int k; n > 0; data += k, n -= (size_t)k) {
         k = comm_piece(n);
         check_mpi(MPI_Allreduce(MPI_IN_PLACE, data, k, MPI_FLOAT, MPI_SUM, MPI_COMM_WORLD));
     }
@@ -150,7 +152,9 @@ void comm_all_reduce_f64(struct comm *c, double *data, size_t n)
             data[i] *= c->size;
         return;
     }
-    for (int k; c->size > 1 && n > 0; data += k, n -= (size_t)k) {
+    if (c->size == 1)
+        return;
+    for (int k; n > 0; data += k, n -= (size_t)k) {
         k = comm_piece(n);
         check_mpi(MPI_Allreduce(MPI_IN_PLACE, data, k, MPI_DOUBLE, MPI_SUM, MPI_COMM_WORLD));
     }
@@ -172,7 +176,9 @@ void comm_broadcast(struct comm *c, void *data, size_t bytes, int root)
         comm_plan_host(c, (double)bytes);
         return;
     }
-    for (int k; c->size > 1 && bytes > 0; at += k, bytes -= (size_t)k) {
+    if (c->size == 1)
+        return;
+    for (int k; bytes > 0; at += k, bytes -= (size_t)k) {
         k = comm_piece(bytes);
         check_mpi(MPI_Bcast(at, k, MPI_BYTE, root, MPI_COMM_WORLD));
     }

@@ -231,8 +231,8 @@ static bool load_flags(struct engine *e, struct matrix *m, const struct piece *p
     return true;
 }
 
-/* This rank's rows of one tensor into an array of (n_owned, cols); others stay. part 3: the window.
- */
+/* This rank's rows of one tensor into an array of (n_owned, cols); others stay.
+ * part 3: the window. */
 static bool load_part(struct matrix *m, const struct piece *p, int part, float *values,
                       struct zf_error *err)
 {

@@ -48,8 +48,8 @@ struct engine_config {
     bool offload_important;  /* important channels' state stays on the host between steps */
     int full_warm_up_rounds; /* steps at the start that update every channel, without lag */
     enum engine_accumulate accumulate;
-    double
-        deferred_lr_scale; /* of host updates; ENGINE_LR_SQRT: square root of the window's length */
+    double deferred_lr_scale; /* of host updates; ENGINE_LR_SQRT: square root of the window's
+                                 length */
 
     double reserved_cores; /* share of this rank's cores kept from the host workers */
     struct trace *trace;   /* gets what the engine has done (offload/trace.h); borrowed, or NULL */

@@ -6,14 +6,14 @@
  *   host.c        struct host           host memory, the workers and what they are given
  *   state.c       struct moves, slots   where channels' state lies, how it moves
  *   table.c       struct batches        the matrices in device memory, for the device's operators
- *   channels.c    update_list           AdamW on the device
+ *   channels.c    struct update_list    AdamW on the device
  *   sharing.c     struct sharing        changed parameters on their way between ranks
- *   windows.c     struct windows        gathering gradients, closing, host updates, arrivals
  *   selection.c   struct selection      who is important, and how that changes
+ *   windows.c     struct windows        gathering gradients, closing, host updates, arrivals
  *   interval.c    struct observed       update_interval "auto"
  *   step.c        struct norms          the order of a step
- *   checkpoint.c                        save and load
- *   engine.c                            making and ending an engine */
+ *   engine.c                            making and ending an engine
+ *   checkpoint.c                        save and load */
 #ifndef ZF_OFFLOAD_ENGINE_INTERNAL_H
 #define ZF_OFFLOAD_ENGINE_INTERNAL_H
 
@@ -412,8 +412,8 @@ void windows_count_step(struct engine *e, float factor, struct step_report *repo
 void windows_end_staging(struct engine *e);
 /* Closes a group's window: lets channels change sides, and hands the mean to the host. */
 void windows_close(struct engine *e, struct group *g, struct step_report *report);
-/* Makes the host updates visible that are due at the end of this step (all: whatever is in flight).
- */
+/* Makes the host updates visible that are due at the end of this step
+ * (all: whatever is in flight). */
 void windows_arrive(struct engine *e, bool all, struct step_report *report);
 /* Starts a new schedule of windows with this step; none may be open or in flight. */
 void windows_begin(struct engine *e, int interval, int lag, int first_step);

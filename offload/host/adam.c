@@ -166,10 +166,10 @@ int host_adam_cut(const struct host_adam_matrix *matrix, struct host_adam_task *
     return n;
 }
 
-void host_adam_run(void *argument, int task)
+void host_adam_run(void *argument, int chunk)
 {
     const struct host_adam_job *job = argument;
-    const struct host_adam_task *t = &job->tasks[task];
+    const struct host_adam_task *t = &job->tasks[chunk];
     const struct host_adam_matrix *matrix = t->matrix;
     const struct row_groups groups = row_groups_of(&matrix->part, job->n_groups);
     struct adamw rule = job->rule;
@@ -191,10 +191,10 @@ static size_t element_bytes(const struct host_adam_matrix *matrix)
     return 2 * (state + exchange) + (matrix->window ? sizeof(float) + exchange : 0);
 }
 
-size_t host_adam_bytes(void *argument, int task)
+size_t host_adam_bytes(void *argument, int chunk)
 {
     const struct host_adam_job *job = argument;
-    const struct host_adam_task *t = &job->tasks[task];
+    const struct host_adam_task *t = &job->tasks[chunk];
     const struct row_groups groups = row_groups_of(&t->matrix->part, job->n_groups);
     size_t rows = 0;
     for (int row = row_groups_next(&groups, job->group, t->first); row < t->last;

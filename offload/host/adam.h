@@ -49,7 +49,7 @@ struct host_adam_matrix {
  * 1 - beta^update, in double precision. Whoever updates channels elsewhere uses the same. */
 struct adamw host_adam_rule_at(const struct adamw *rule, uint32_t update);
 
-/* One AdamW update (model/device/ops.h has the formula) of the deferred ones of rows [row0, row1),
+/* One AdamW update (formula: model/device/row_ops.h) of the deferred ones of rows [row0, row1),
  * and one more in their counts. The rule's own corrections are not used. bf16 parameters are
  * rounded to nearest, ties to even; a NaN stays one. */
 void host_adam_update(enum host_adam_path path, const struct host_adam_matrix *matrix, size_t row0,
@@ -59,8 +59,8 @@ void host_adam_update(enum host_adam_path path, const struct host_adam_matrix *m
 void host_adam_put(const struct host_adam_matrix *matrix, size_t row0, size_t row1,
                    const float *source, float divisor);
 
-/* Adjacent rows of a matrix: what one chunk of a job covers (offload/host/workers.h). The matrix is
- * borrowed. */
+/* Adjacent rows of a matrix: what one chunk of a job covers (offload/host/workers.h), in all jobs.
+ * The matrix is borrowed. */
 struct host_adam_task {
     const struct host_adam_matrix *matrix;
     int first, last;
@@ -70,8 +70,8 @@ struct host_adam_task {
  * many; tasks: room for them, or NULL. */
 int host_adam_cut(const struct host_adam_matrix *matrix, struct host_adam_task *tasks);
 
-/* The host's work when a group's windows have closed, as a job of a chunk for each task: one update
- * of the group's deferred rows. */
+/* The host's work when a group's windows have closed, as a job with a chunk for each task: one
+ * update of the group's deferred rows. */
 struct host_adam_job {
     const struct host_adam_task *tasks; /* borrowed */
     int group, n_groups;
@@ -79,9 +79,9 @@ struct host_adam_job {
     float window_steps; /* gradients in the windows */
     enum host_adam_path path;
 };
-void host_adam_run(void *job, int task);
+void host_adam_run(void *job, int chunk);
 /* What that reads and writes: state and exchange, and where windows are in host memory the window,
  * whose mean goes through the exchange buffer. */
-size_t host_adam_bytes(void *job, int task);
+size_t host_adam_bytes(void *job, int chunk);
 
 #endif

@@ -179,8 +179,9 @@ static void plan_part(struct worker *w, uint64_t ticket)
     struct planned_part *part = &w->parts[ticket % WORKER_MAX_JOBS];
     int end = first_chunk(job, w->index + 1, pool->n_workers);
     double bytes = 0;
-    for (int i = first_chunk(job, w->index, pool->n_workers); i < end && job->bytes; i++)
-        bytes += (double)job->bytes(job->argument, i);
+    if (job->bytes)
+        for (int i = first_chunk(job, w->index, pool->n_workers); i < end; i++)
+            bytes += (double)job->bytes(job->argument, i);
     struct sim_work work = plan_worker_work(pool->plan, pool->n_workers, bytes);
     *part = (struct planned_part){w, ticket, 0};
     part->op = sim_queue(plan_sim(pool->plan), w->lane, &work, part_ended, part);
@@ -189,8 +190,10 @@ static void plan_part(struct worker *w, uint64_t ticket)
 static bool plan_done(const struct worker_pool *pool, uint64_t ticket)
 {
     bool done = true;
-    for (int i = 0; i < pool->n_workers && ticket > 0; i++)
-        done &= sim_done(plan_sim(pool->plan), pool->workers[i].parts[ticket % WORKER_MAX_JOBS].op);
+    if (ticket > 0)
+        for (int i = 0; i < pool->n_workers; i++)
+            done &=
+                sim_done(plan_sim(pool->plan), pool->workers[i].parts[ticket % WORKER_MAX_JOBS].op);
     return done;
 }
 
@@ -251,8 +254,9 @@ struct worker_pool *worker_pool_create(const struct worker_config *config)
             w->parts = zf_calloc(WORKER_MAX_JOBS, sizeof *w->parts);
         }
     }
-    for (int i = 0; i < n && !pool->plan; i++)
-        worker_start(&pool->workers[i]);
+    if (!pool->plan)
+        for (int i = 0; i < n; i++)
+            worker_start(&pool->workers[i]);
     free(cpus);
     return pool;
 }
@@ -265,8 +269,9 @@ void worker_pool_destroy(struct worker_pool *pool)
     bell_ring(&pool->work);
     if (pool->plan && pool->submitted > 0)
         plan_wait(pool, pool->submitted);
-    for (int i = 0; i < pool->n_workers && !pool->plan; i++)
-        pthread_join(pool->workers[i].thread, NULL);
+    if (!pool->plan)
+        for (int i = 0; i < pool->n_workers; i++)
+            pthread_join(pool->workers[i].thread, NULL);
     for (int i = 0; i < pool->n_workers; i++) {
         free(pool->workers[i].spans);
         free(pool->workers[i].parts);
@@ -322,8 +327,9 @@ uint64_t worker_pool_submit(struct worker_pool *pool, const struct worker_job *j
         worker_pool_wait(pool, ticket - WORKER_MAX_JOBS);
     pool->jobs[ticket % WORKER_MAX_JOBS] = *job;
     atomic_store(&pool->submitted, ticket);
-    for (int i = 0; i < pool->n_workers && pool->plan; i++)
-        plan_part(&pool->workers[i], ticket);
+    if (pool->plan)
+        for (int i = 0; i < pool->n_workers; i++)
+            plan_part(&pool->workers[i], ticket);
     bell_ring(&pool->work);
     return ticket;
 }

@@ -7,8 +7,8 @@
  * same number in earlier jobs with as many chunks, and on nothing else.
  *
  * Submitting neither allocates nor locks: jobs lie in a ring, and an idle worker spins shortly,
- * then sleeps in the kernel. All functions but the job's are for the thread that created the pool.
- */
+ * then sleeps in the kernel. All functions but the job's are for the thread
+ * that created the pool. */
 #ifndef ZF_OFFLOAD_HOST_WORKERS_H
 #define ZF_OFFLOAD_HOST_WORKERS_H
 

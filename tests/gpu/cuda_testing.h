@@ -90,11 +90,12 @@ __attribute__((unused)) static float *cuda_download(struct device *d, const void
 {
     float *x = zf_malloc_aligned(sizeof(float) * n);
     d->copy(d->compute, x, memory, dtype_size(dtype) * n);
-    for (size_t i = n; dtype == DTYPE_BF16 && i-- > 0;) { /* from the end: in place */
-        uint16_t half;
-        memcpy(&half, (const char *)x + sizeof half * i, sizeof half);
-        x[i] = bf16_to_f32(half);
-    }
+    if (dtype == DTYPE_BF16)
+        for (size_t i = n; i-- > 0;) { /* from the end: in place */
+            uint16_t half;
+            memcpy(&half, (const char *)x + sizeof half * i, sizeof half);
+            x[i] = bf16_to_f32(half);
+        }
     return x;
 }
 

@@ -12,8 +12,8 @@
 /* The emulator's; NULL on a GPU. */
 extern void emulator_seed(uint32_t seed) __attribute__((weak));
 
-/* Runs a check once on a GPU, and emulated in 20 orders of what streams do; ranks differ in theirs.
- */
+/* Runs a check once on a GPU, and emulated in 20 orders of what streams do;
+ * ranks differ in theirs. */
 #define each_order(check)                                                                          \
     do {                                                                                           \
         for (uint32_t order = 0; order < (emulator_seed ? 20 : 1); order++) {                      \

@@ -141,8 +141,9 @@ static void make_case(struct stream_case *c, enum gpt_head head, uint32_t first)
     }
     for (int i = 0; i < SEQS; i++)
         c->targets[c->seq_start[i + 1] - 1] = TARGET_IGNORE;
-    for (int i = 0; head == GPT_HEAD_CLASSIFY && i < SEQS; i++)
-        c->targets[i] = i % 3;
+    if (head == GPT_HEAD_CLASSIFY)
+        for (int i = 0; i < SEQS; i++)
+            c->targets[i] = i % 3;
     c->batch = (struct batch){.n_tokens = n,
                               .n_seqs = SEQS,
                               .tokens = c->tokens,

@@ -182,10 +182,11 @@ static int make_updates(struct channel_update *updates)
 {
     int n = 0;
     for (int k = 0; k < WIDTHS; k++)
-        for (int i = 0; i < SLOTS && widths[k].n_rows > 0; i++)
-            if (i % 7 != 3)
-                updates[n++] = (struct channel_update){
-                    k, i, (i * 17 + 5) % ROWS, i < 10 ? (uint32_t)i % 2 : 1000 * (uint32_t)i};
+        if (widths[k].n_rows > 0)
+            for (int i = 0; i < SLOTS; i++)
+                if (i % 7 != 3)
+                    updates[n++] = (struct channel_update){
+                        k, i, (i * 17 + 5) % ROWS, i < 10 ? (uint32_t)i % 2 : 1000 * (uint32_t)i};
     return n;
 }
 

@@ -520,8 +520,9 @@ static double layer_norm_of(struct gpt *model, int layer)
     double sum = 0;
     for (int i = 0; i < gpt_params(model)->n_params; i++) {
         const struct param *p = &gpt_params(model)->params[i];
-        for (size_t j = 0; p->layer == layer && j < p->n_elements; j++)
-            sum += pow((double)gpt_grad_data(model)[p->offset + j], 2);
+        if (p->layer == layer)
+            for (size_t j = 0; j < p->n_elements; j++)
+                sum += pow((double)gpt_grad_data(model)[p->offset + j], 2);
     }
     return sum;
 }

@@ -263,29 +263,30 @@ static void leaves_rows_alone(void **state)
     for (int i = 0; i < ROWS; i++)
         place[i] = (unsigned char)(random_bits(2, (size_t)i) % 4);
     for (int path = 0; path < HOST_ADAM_N_PATHS; path++)
-        for (int bf16 = 0; bf16 < 2 && host_adam_path_runs(path); bf16++) {
-            enum dtype dtype = bf16 ? DTYPE_BF16 : DTYPE_F32;
-            struct host_adam_matrix a = matrix_create(ROWS, COLS, dtype, 4);
-            struct host_adam_matrix all = matrix_create(ROWS, COLS, dtype, 4);
-            struct host_adam_matrix old = matrix_create(ROWS, COLS, dtype, 4);
-            a.place = place;
-            host_adam_update(path, &a, FROM, TO, &adamw_rule, 1);
-            host_adam_update(path, &all, 0, ROWS, &adamw_rule, 1);
-            size_t row_bytes = COLS * dtype_size(dtype);
-            for (size_t i = 0; i < ROWS; i++) {
-                bool kept = i < FROM || i >= TO || place[i] != CHANNEL_DEFERRED;
-                const struct host_adam_matrix *as = kept ? &old : &all;
-                assert_memory_equal(a.master + i * COLS, as->master + i * COLS, 4 * COLS);
-                assert_memory_equal(a.m + i * COLS, as->m + i * COLS, 4 * COLS);
-                assert_memory_equal(a.v + i * COLS, as->v + i * COLS, 4 * COLS);
-                assert_memory_equal((char *)a.exchange + i * row_bytes,
-                                    (char *)as->exchange + i * row_bytes, row_bytes);
-                assert_int_equal(a.updates[i], !kept);
+        if (host_adam_path_runs(path))
+            for (int bf16 = 0; bf16 < 2; bf16++) {
+                enum dtype dtype = bf16 ? DTYPE_BF16 : DTYPE_F32;
+                struct host_adam_matrix a = matrix_create(ROWS, COLS, dtype, 4);
+                struct host_adam_matrix all = matrix_create(ROWS, COLS, dtype, 4);
+                struct host_adam_matrix old = matrix_create(ROWS, COLS, dtype, 4);
+                a.place = place;
+                host_adam_update(path, &a, FROM, TO, &adamw_rule, 1);
+                host_adam_update(path, &all, 0, ROWS, &adamw_rule, 1);
+                size_t row_bytes = COLS * dtype_size(dtype);
+                for (size_t i = 0; i < ROWS; i++) {
+                    bool kept = i < FROM || i >= TO || place[i] != CHANNEL_DEFERRED;
+                    const struct host_adam_matrix *as = kept ? &old : &all;
+                    assert_memory_equal(a.master + i * COLS, as->master + i * COLS, 4 * COLS);
+                    assert_memory_equal(a.m + i * COLS, as->m + i * COLS, 4 * COLS);
+                    assert_memory_equal(a.v + i * COLS, as->v + i * COLS, 4 * COLS);
+                    assert_memory_equal((char *)a.exchange + i * row_bytes,
+                                        (char *)as->exchange + i * row_bytes, row_bytes);
+                    assert_int_equal(a.updates[i], !kept);
+                }
+                matrix_free(&a);
+                matrix_free(&all);
+                matrix_free(&old);
             }
-            matrix_free(&a);
-            matrix_free(&all);
-            matrix_free(&old);
-        }
 }
 
 /* A matrix's tasks. The caller frees them. */
@@ -335,9 +336,10 @@ static void jobs_on_workers_change_nothing(void **state)
         whole.place = place;
         without_decay.weight_decay = 0;
         for (int step = 0; step < 3; step++) {
-            for (size_t i = 0; windows && i < ROWS * COLS; i++)
-                if (place[i / COLS] == CHANNEL_DEFERRED)
-                    ((uint16_t *)whole.exchange)[i] = bf16_from_f32(window[i] / 3);
+            if (windows)
+                for (size_t i = 0; i < ROWS * COLS; i++)
+                    if (place[i / COLS] == CHANNEL_DEFERRED)
+                        ((uint16_t *)whole.exchange)[i] = bf16_from_f32(window[i] / 3);
             host_adam_update(host_adam_best_path(), &whole, 0, ROWS,
                              windows ? &without_decay : &adamw_rule, 1);
         }

@@ -68,11 +68,12 @@ static void make_updates(struct slots *s)
 {
     s->n = 0;
     for (int k = 0; k < WIDTHS; k++)
-        for (int i = 0; i < SLOTS && widths[k].n_rows > 0; i++) {
-            const uint32_t count = i < 10 || i > 35 ? (uint32_t)i % 2 : 1000 * (uint32_t)i;
-            if (i % 7 != 3)
-                s->updates[s->n++] = (struct channel_update){k, i, (i * 17 + 5) % ROWS, count};
-        }
+        if (widths[k].n_rows > 0)
+            for (int i = 0; i < SLOTS; i++) {
+                const uint32_t count = i < 10 || i > 35 ? (uint32_t)i % 2 : 1000 * (uint32_t)i;
+                if (i % 7 != 3)
+                    s->updates[s->n++] = (struct channel_update){k, i, (i * 17 + 5) % ROWS, count};
+            }
 }
 
 static void slots_create(struct slots *s, bool own_master)
@@ -157,9 +158,10 @@ static void check_untouched(const struct slots *before, const struct slots *afte
     for (int k = 0; k < WIDTHS; k++) {
         const size_t cols = (size_t)widths[k].cols, bytes = sizeof(float) * cols;
         bool slot[SLOTS] = {false}, row[ROWS] = {false};
-        for (int i = 0; i < before->n && !skipped; i++)
-            if (before->updates[i].matrix == k)
-                slot[before->updates[i].slot] = row[before->updates[i].row] = true;
+        if (!skipped)
+            for (int i = 0; i < before->n; i++)
+                if (before->updates[i].matrix == k)
+                    slot[before->updates[i].slot] = row[before->updates[i].row] = true;
         for (size_t i = 0; i < SLOTS; i++) {
             if (slot[i])
                 continue;
@@ -305,8 +307,8 @@ static const struct rows_case rows_cases[] = {
     {3, 0, 7, false, 0, 6},     {2, 3, 1, false, 2, 3},
 };
 
-/* A table; element i of its flat arrays, matrix after matrix, is of the set, and of a fresh group.
- */
+/* A table; element i of its flat arrays, matrix after matrix, is of the set,
+ * and of a fresh group. */
 struct table {
     struct matrix_rows rows[SHAPES];
     struct matrix_batch batch;
@@ -496,8 +498,9 @@ static void norms_of_rows(void **state)
             for (int row = 0; row < MOST_ROWS; row++) {
                 const float *x = t.rows[k].gradient + row * shapes[k].cols;
                 double sum = 0;
-                for (int j = 0; row < shapes[k].n_rows && j < shapes[k].cols; j++)
-                    sum += (double)x[j] * x[j];
+                if (row < shapes[k].n_rows)
+                    for (int j = 0; j < shapes[k].cols; j++)
+                        sum += (double)x[j] * x[j];
                 const bool in = k >= c->first && k < c->last && row < shapes[k].n_rows;
                 assert_near("norm", norms[k][row], in ? sum : -1, 1e-5);
             }
@@ -567,17 +570,17 @@ static void tables_are_numbered(void **state)
                                  {.n_rows = 0, .cols = 5},
                                  {.n_rows = 3, .cols = NORM_LONG_ROW}};
     static const int pieces[] = {0, 9, 11, 11, 11 + 3 * (NORM_LONG_ROW / ROW_PIECE)};
-    static const int norm_tasks[] = {0, 2, 3, 3, 6};
+    static const int norm_pieces[] = {0, 2, 3, 3, 6};
     matrix_batch_number(rows, 4);
     for (int first = 0; first < 4; first++)
         for (int last = first; last <= 4; last++) {
             const struct matrix_batch b = matrix_batch_part(rows, rows, first, last);
             assert_int_equal(b.n, last - first);
             assert_int_equal(b.n_pieces, pieces[last] - pieces[first]);
-            assert_int_equal(b.n_norm_tasks, norm_tasks[last] - norm_tasks[first]);
+            assert_int_equal(b.n_norm_pieces, norm_pieces[last] - norm_pieces[first]);
             if (b.n > 0) {
                 assert_int_equal(b.first_piece, pieces[first]);
-                assert_int_equal(b.first_norm_task, norm_tasks[first]);
+                assert_int_equal(b.first_norm_piece, norm_pieces[first]);
                 assert_int_equal(b.matrices[0].first_piece, pieces[first]);
             }
         }

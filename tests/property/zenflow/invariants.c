@@ -234,8 +234,8 @@ static void I1(void **state)
 }
 
 /* Any topk_ratio with windows of one step and no overlap is AdamW, over hundreds of steps and
- * across selections. The oracle is then plain AdamW in double: nothing is ever deferred in effect.
- */
+ * across selections. The oracle is then plain AdamW in double:
+ * nothing is ever deferred in effect. */
 static void I2(void **state)
 {
     (void)state;
@@ -300,8 +300,8 @@ static void assert_same_choice(const struct problem *p, const struct problem *q,
                      b->selection.target[c]);
 }
 
-/* Any number of ranks gives what one gives, to the rounding of sums, and chooses the same channels.
- */
+/* Any number of ranks gives what one gives, to the rounding of sums,
+ * and chooses the same channels. */
 static void I4(void **state)
 {
     (void)state;
@@ -574,8 +574,8 @@ static void I8(void **state)
         size_t all = 2 * memory.host_elements, channels = 0;
         for (int k = 0; k < p.table.n_params; k++)
             channels += (size_t)p.table.params[k].rows;
-        /* master, m, v and the bf16 exchange buffer; with host windows, those and staged gradients
-         */
+        /* master, m, v and the bf16 exchange buffer; with host windows,
+         * those and staged gradients */
         assert_int_equal(memory.host,
                          (on_host ? 20 : 14) * memory.host_elements + sizeof(uint32_t) * channels);
         for (int k = 0; k < p.table.n_params; k++) {
@@ -589,8 +589,8 @@ static void I8(void **state)
             struct step_report r = problem_step(&p, step);
             traffic += r.bytes_down + r.bytes_up;
         }
-        /* Each deferred channel goes down and up once in four steps; on the host, down every step.
-         */
+        /* Each deferred channel goes down and up once in four steps; on the host,
+         * down every step. */
         size_t expected =
             on_host ? 40 * (all - important) + 10 * (all - important) : 20 * (all - important);
         assert_int_equal(traffic, expected);
@@ -901,8 +901,8 @@ static void launches(void **state)
     assert_true(many <= 2 * LAYERS + 5);
 }
 
-/* What problems are made of with a seed of the run, of which a process has one: so a child tells.
- */
+/* What problems are made of with a seed of the run, of which a process has one:
+ * so a child tells. */
 static void describe_with(uint32_t seed, char *text, size_t bytes)
 {
     int ends[2];

@@ -173,13 +173,14 @@ static void select_channels(struct oracle *o, int since_warm_up)
         return;
     choose(o);
     o->chosen_in = o->step;
-    for (int i = 0; i < o->n_channels && since_warm_up == 0; i++)
-        o->channels[i].important = o->target[i];
+    if (since_warm_up == 0)
+        for (int i = 0; i < o->n_channels; i++)
+            o->channels[i].important = o->target[i];
 }
 
 /* The group of a channel, by laying block after block until it is covered. The problems' matrices
- * are far too small for long blocks: they have four for each group, or fewer where they lack rows.
- */
+ * are far too small for long blocks: they have four for each group,
+ * or fewer where they lack rows. */
 static int group_of(const struct channel *c, int interval)
 {
     int rows = c->param->rows, blocks = 4 * interval, group = c->matrix % interval;

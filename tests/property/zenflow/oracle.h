@@ -1,7 +1,7 @@
 /* ZenFlow told a second time, naively: every channel is a struct with its own list of gradients,
  * and AdamW runs in double. What offload/ does fast, this does obviously. It also checks as it goes
- * that each gradient enters exactly one update, by the staleness bound. fp32 parameters, one rank.
- */
+ * that each gradient enters exactly one update, by the staleness bound.
+ * fp32 parameters, one rank. */
 #ifndef ZF_TESTS_ZENFLOW_ORACLE_H
 #define ZF_TESTS_ZENFLOW_ORACLE_H
 

@@ -72,8 +72,9 @@ void problem_read_params(struct problem *p)
     d->copy(d->compute, bf16 ? (void *)rounded : (void *)p->params, p->device_params,
             dtype_size(d->dtype) * n);
     d->stream_wait(d->compute);
-    for (size_t i = 0; bf16 && i < n; i++)
-        p->params[i] = bf16_to_f32(rounded[i]);
+    if (bf16)
+        for (size_t i = 0; i < n; i++)
+            p->params[i] = bf16_to_f32(rounded[i]);
     free(rounded);
 }
 
