@@ -81,11 +81,11 @@ static bool is_deferred(const struct host_adam_matrix *matrix, size_t row)
 }
 
 /* The end of the run of rows from row0 that share one set of constants: as many updates behind
- * them, and all deferred. */
+ * them, and all deferred: the counts of other rows are the engine's to change meanwhile. */
 static size_t run_end(const struct host_adam_matrix *matrix, size_t row0, size_t row1)
 {
     size_t row = row0 + 1;
-    while (row < row1 && matrix->updates[row] == matrix->updates[row0] && is_deferred(matrix, row))
+    while (row < row1 && is_deferred(matrix, row) && matrix->updates[row] == matrix->updates[row0])
         row++;
     return row;
 }
