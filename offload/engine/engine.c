@@ -43,8 +43,10 @@ static void place_owned_gradients(struct engine *e)
     for (int i = 0; i < e->n_matrices; i++)
         n += owned_elements(&e->matrices[i]);
     e->owned_grads = arena_take(&e->arena, &e->arena.use.gradients, n, sizeof(float));
+    if (is_measuring(e))
+        return;
     n = 0;
-    for (int i = 0; i < e->n_matrices && !is_measuring(e); i++) {
+    for (int i = 0; i < e->n_matrices; i++) {
         e->matrices[i].grad = e->owned_grads + n;
         n += owned_elements(&e->matrices[i]);
     }
@@ -66,9 +68,10 @@ static void place_device_memory(struct engine *e)
 static void round_parameters(struct engine *e)
 {
     float *values = e->params;
-    bool rounds = e->config.bf16 && e->dtype == DTYPE_F32 && !e->device->plan;
-    assert(!rounds || e->device->unified);
-    for (size_t i = 0; rounds && i < e->table->n_elements; i++)
+    if (!e->config.bf16 || e->dtype != DTYPE_F32 || e->device->plan)
+        return;
+    assert(e->device->unified);
+    for (size_t i = 0; i < e->table->n_elements; i++)
         values[i] = bf16_to_f32(bf16_from_f32(values[i]));
 }
 

@@ -38,8 +38,10 @@ void selection_count(struct engine *e)
         struct matrix *m = &e->matrices[i];
         memset(m->deferred, 0, sizeof m->deferred);
         memset(m->leaving, 0, sizeof m->leaving);
+        if (!m->selectable)
+            continue;
         const struct row_groups groups = owned_groups(e, m);
-        for (int row = 0; m->selectable && row < m->n_owned; row++) {
+        for (int row = 0; row < m->n_owned; row++) {
             const int group = row_groups_group(&groups, row);
             m->deferred[group] += place_of(e, m, row) == CHANNEL_DEFERRED;
             m->leaving[group] += place_of(e, m, row) == CHANNEL_LEAVING;
@@ -134,15 +136,16 @@ static void adopt_first_choice(struct engine *e, struct step_report *report)
 {
     for (int i = 0; i < e->n_matrices; i++) {
         struct matrix *m = &e->matrices[i];
-        unsigned char *place = e->selection.place + m->first_channel;
+        if (!m->selectable)
+            continue;
         int n = 0, *rows = zf_malloc(sizeof(int) * (size_t)(m->n_owned + 1));
-        for (int row = 0; m->selectable && row < m->n_owned; row++)
+        for (int row = 0; row < m->n_owned; row++)
             if (e->selection.target[m->first_channel + (size_t)(m->owned.first + row)])
                 rows[n++] = row;
         if (n > 0)
             state_to_device(e, m, rows, n, report);
-        if (m->selectable)
-            memcpy(place, e->selection.target + m->first_channel, (size_t)m->param->rows);
+        memcpy(e->selection.place + m->first_channel, e->selection.target + m->first_channel,
+               (size_t)m->param->rows);
         free(rows);
     }
     e->selection.selected = true;

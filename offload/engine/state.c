@@ -144,7 +144,9 @@ void state_forget(struct engine *e)
 
 void state_adopt(struct engine *e, struct matrix *m)
 {
-    for (int row = 0; m->selectable && row < m->n_owned; row++)
+    if (!m->selectable)
+        return;
+    for (int row = 0; row < m->n_owned; row++)
         if (place_of(e, m, row) == CHANNEL_IMPORTANT)
             take_slot(e, m, row);
 }

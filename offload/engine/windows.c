@@ -281,12 +281,15 @@ void windows_forget(struct engine *e)
 
 void windows_restore_exchange(struct engine *e)
 {
-    for (int j = 0; j < e->windows.interval; j++)
-        for (int i = 0; e->windows.groups[j].in_flight && i < e->n_matrices; i++) {
+    for (int j = 0; j < e->windows.interval; j++) {
+        if (!e->windows.groups[j].in_flight)
+            continue;
+        for (int i = 0; i < e->n_matrices; i++) {
             struct matrix *m = &e->matrices[i];
             const struct row_groups groups = owned_groups(e, m);
             for_each_in_group(row, &groups, j, m->selectable ? m->n_owned : 0)
-                host_adam_put(&m->host, (size_t)row, (size_t)row + 1, m->host.master,
-                              1); /* as host AdamW writes it */
+                /* as host AdamW writes it */
+                host_adam_put(&m->host, (size_t)row, (size_t)row + 1, m->host.master, 1);
         }
+    }
 }
