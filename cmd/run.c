@@ -268,12 +268,6 @@ static bool wants_cuda(const struct run *run)
     return comm_max(run->comm, !here) == 0;
 }
 
-int run_ranks_on_device(const struct run *run)
-{
-    int ranks = comm_local_size(run->comm), devices = device_cuda_count();
-    return devices > 0 ? (ranks + devices - 1) / devices : ranks;
-}
-
 /* The device and the ranks of a plan. */
 static bool plan_device(struct run *run, struct zf_error *err)
 {
@@ -309,7 +303,7 @@ static bool choose_device(struct run *run, struct zf_error *err)
                                c->device == CONFIG_DEVICE_CUDA ? "cuda" : "auto", reason.text);
     if (!comm_all_ok(run->comm, ok, err))
         return false;
-    if (run_ranks_on_device(run) > 1)
+    if (memory_sharers(run->comm) > 1)
         log_warn("%d ranks of this machine share %d GPU(s)", comm_local_size(run->comm), devices);
     if (run->device->dtype == DTYPE_BF16 && !c->bf16) {
         if (config_is_given(c, "bf16"))
