@@ -368,6 +368,8 @@ static void announce(const struct run *run)
              (double)p->n_parameters / 1e6, run->model_config.n_layer, run->model_config.n_embd,
              tokenizer_kind(run->tokenizer), tokenizer_vocab_size(run->tokenizer),
              comm_size(run->comm), run->device->name);
+    if (comm_size(run->comm) > 1 && !c->plan)
+        log_info("ranks exchange gradients by %s", comm_device_transport(run->comm));
     if (run->device->unified)
         log_info("matrix products by %s, %d thread(s) a rank", device_cpu_products(),
                  count_threads(run));

@@ -66,8 +66,8 @@ void plan_give_back(struct plan *p, void *memory);
 const struct allocation *plan_find(const struct plan *p, const void *memory);
 bool plan_on_device(const struct plan *p, const void *memory);
 
-/* Puts work on a stream; on a CPU device the host waits for it. */
-sim_op plan_put(struct stream *s, const struct sim_work *work);
+/* These put work on a stream; on a CPU device the host waits for it. */
+
 /* An operator with this cost. name: as in machine_operator. what: as in sim_work. */
 void plan_operate(struct stream *s, const char *name, const char *what, struct op_cost cost,
                   bool drops);

@@ -4,14 +4,14 @@
 #include <math.h>
 #include <stdio.h>
 
-sim_op plan_put(struct stream *s, const struct sim_work *work)
+/* Puts work on a stream; on a CPU device the host waits for it. */
+static void put(struct stream *s, const struct sim_work *work)
 {
     struct plan *p = s->plan;
     sim_host(p->sim, p->machine.launch, "host: launches");
     sim_op op = sim_queue(p->sim, s->lane, work, NULL, NULL);
     if (p->machine.is_cpu)
         sim_wait(p->sim, op);
-    return op;
 }
 
 static void use(struct sim_work *w, enum plan_resource resource, double share)
@@ -59,7 +59,7 @@ void plan_operate(struct stream *s, const char *name, const char *what, struct o
         }
     }
     w.what = what;
-    plan_put(s, &w);
+    put(s, &w);
 }
 
 static double product_seconds(const struct machine *m, const struct matmul *p, double flops)
@@ -104,7 +104,7 @@ void plan_product(struct stream *s, const struct matmul *product)
         use(&w, PLAN_DEVICE_MEMORY, memory / w.seconds);
     }
     w.what = what;
-    plan_put(s, &w);
+    put(s, &w);
 }
 
 void plan_transfer(struct stream *s, const char *name, struct op_cost cost, bool down,
@@ -127,7 +127,7 @@ void plan_transfer(struct stream *s, const char *name, struct op_cost cost, bool
         }
     }
     w.what = down ? "link down" : "link up";
-    plan_put(s, &w);
+    put(s, &w);
 }
 
 void plan_host_copies(struct plan *p, size_t bytes)
@@ -167,7 +167,7 @@ static struct sim_work exchange_work(const struct plan *p, double bytes, int rou
 void plan_exchange(struct plan *p, struct stream *s, double bytes, int rounds)
 {
     struct sim_work w = exchange_work(p, bytes, rounds);
-    plan_put(s, &w);
+    put(s, &w);
 }
 
 void plan_host_exchange(struct plan *p, double bytes, int rounds)

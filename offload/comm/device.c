@@ -424,7 +424,7 @@ void comm_device_finish(struct comm *c, struct stream *s)
     }
 }
 
-void comm_device_broadcast(struct comm *c, struct stream *s, void *data, size_t bytes, int root)
+static void broadcast(struct comm *c, struct stream *s, void *data, size_t bytes, int root)
 {
     struct attached *a = c->attached;
     if (bytes == 0)
@@ -461,7 +461,7 @@ void comm_device_all_gather(struct comm *c, struct stream *s, void *data, const 
         check_nccl(c, nccl_group_begin(a->nccl, &err));
     }
     for (int r = 0; r < c->size; r++)
-        comm_device_broadcast(c, s, (char *)data + offset[r], offset[r + 1] - offset[r], r);
+        broadcast(c, s, (char *)data + offset[r], offset[r + 1] - offset[r], r);
     if (group)
         check_nccl(c, nccl_group_end(a->nccl, &err));
 }

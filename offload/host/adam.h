@@ -45,10 +45,6 @@ struct host_adam_matrix {
     bool decays;                /* the rule's weight decay applies in jobs */
 };
 
-/* The rule with correction1 and correction2 of a channel's update number `update`, from 1:
- * 1 - beta^update, in double precision. Whoever updates channels elsewhere uses the same. */
-struct adamw host_adam_rule_at(const struct adamw *rule, uint32_t update);
-
 /* One AdamW update (model/device/ops.h has the formula) of the deferred ones of rows [row0, row1),
  * and one more in their counts. The rule's own corrections are not used. bf16 parameters are
  * rounded to nearest, ties to even; a NaN stays one. */
