@@ -6,7 +6,7 @@
 #define ZF_MODEL_DEVICE_DEVICE_H
 
 #include "data/error.h"
-#include "data/safetensors.h"
+#include "data/dtype.h"
 
 #include <stdbool.h>
 #include <stddef.h>

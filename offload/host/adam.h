@@ -15,7 +15,7 @@
 #ifndef ZF_OFFLOAD_HOST_ADAM_H
 #define ZF_OFFLOAD_HOST_ADAM_H
 
-#include "data/safetensors.h"
+#include "data/dtype.h"
 #include "model/device/row_groups.h"
 #include "model/device/row_ops.h"
 
