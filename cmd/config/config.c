@@ -55,7 +55,10 @@ static bool set_field(struct config *c, const struct config_key *key, const stru
                    config_suggest_value(key, value, hint, sizeof hint), err);
     } else {
         json_t *after = config_value(c, key);
-        if (origin->level == at->level && origin->by != by && !json_equal(before, after))
+        bool same_field = origin->by && (origin->by->type == CONFIG_PAIR ||
+                                         config_primary(origin->by) == key); /* or implied it */
+        if (origin->level == at->level && origin->by != by && same_field &&
+            !json_equal(before, after))
             ok = fail_double(c, key, by, before, at, err);
         json_decref(after);
     }
@@ -95,15 +98,16 @@ static bool set_value(struct config *c, const struct config_key *key, const json
     return true;
 }
 
-/* A key below zero_optimization.zenflow, or the block itself, turns ZenFlow on. */
-static void imply_zenflow(struct config *c, const char *path, const struct config_place *at)
+/* A key below zero_optimization.zenflow, or the block itself (by is NULL), turns ZenFlow on. */
+static void imply_zenflow(struct config *c, const char *path, const struct config_key *by,
+                          const struct config_place *at)
 {
     const struct config_key *enabled = config_find_path(ZENFLOW ".enabled");
     if (strncmp(path, ZENFLOW, strlen(ZENFLOW)) != 0 ||
         config_origin_of_key(c, enabled)->level >= at->level)
         return;
     c->zenflow.enabled = true;
-    config_set_origin(c, enabled, enabled, at);
+    config_set_origin(c, enabled, by ? by : enabled, at);
 }
 
 static bool set_foreign(const struct config_foreign *foreign, const char *path, const json_t *value,
@@ -153,7 +157,7 @@ static bool read_member(struct config *c, const struct json_file *f, const char 
     if (key)
         return set_value(c, key, value, &at, err);
     if (config_is_block(path) && json_is_object(value)) {
-        imply_zenflow(c, path, &at);
+        imply_zenflow(c, path, NULL, &at);
         return read_object(c, f, value, path, err);
     }
     if (config_is_block(path))
@@ -279,7 +283,7 @@ static bool set_option(struct config *c, const struct option *o, struct zf_error
         bool ok = set_value(c, o->key, value, &at, err);
         json_decref(value);
         if (ok)
-            imply_zenflow(c, o->key->name, &at);
+            imply_zenflow(c, o->key->name, o->key, &at);
         return ok;
     }
     snprintf(path, sizeof path, CONFIG_ARGUMENTS "%s", o->name);
