@@ -176,7 +176,7 @@ int memory_sharers(const struct comm *comm)
 bool memory_plan(struct run *run, int longest, struct zf_error *err)
 {
     struct device *d = run->device;
-    if (d->unified && !d->plan)
+    if (d->unified && !d->plan) /* the host's memory is taken as it is needed */
         return true;
     int sharing = d->plan ? 1 : memory_sharers(run->comm);
     size_t available = d->free_bytes() / (size_t)sharing;

@@ -370,8 +370,8 @@ static void announce(const struct run *run)
              comm_size(run->comm), run->device->name);
     if (comm_size(run->comm) > 1 && !c->plan)
         log_info("ranks exchange gradients by %s", comm_device_transport(run->comm));
-    if (run->device->unified)
-        log_info("matrix products by %s, %d thread(s) a rank", device_cpu_products(),
+    if (run->device->products)
+        log_info("matrix products by %s, %d thread(s) a rank", run->device->products,
                  count_threads(run));
     struct engine_memory memory =
         run->engine ? engine_memory(run->engine) : (struct engine_memory){0};

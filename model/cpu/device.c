@@ -124,6 +124,7 @@ struct device *device_cpu(int n_threads)
         .row_ops = &cpu_row_ops,
         .dtype = DTYPE_F32,
         .unified = true,
+        .head_rows = 256,
         .compute = &compute,
         .reserve = memory_reserve,
         .allocate = cpu_allocate,
@@ -146,6 +147,7 @@ struct device *device_cpu(int n_threads)
         .copy = copy,
         .zero = zero,
     };
+    device.products = device_cpu_products();
     if (n_threads > 0)
         omp_set_num_threads(n_threads);
     return &device;

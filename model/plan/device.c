@@ -180,6 +180,7 @@ static void describe(struct plan *p)
                                 .row_ops = &plan_row_ops,
                                 .dtype = p->machine.is_cpu ? DTYPE_F32 : DTYPE_BF16,
                                 .unified = p->machine.is_cpu,
+                                .head_rows = p->machine.is_cpu ? 256 : 1024, /* theirs */
                                 .compute = &p->compute,
                                 .plan = p,
                                 .reserve = reserve,
