@@ -167,12 +167,18 @@ static void settle_accumulate(struct run *run, int longest, size_t available)
                  size_text(use.windows).text);
 }
 
+int memory_sharers(const struct comm *comm)
+{
+    int ranks = comm_local_size(comm), devices = device_cuda_count();
+    return devices > 0 ? (ranks + devices - 1) / devices : ranks;
+}
+
 bool memory_plan(struct run *run, int longest, struct zf_error *err)
 {
     struct device *d = run->device;
-    if (d->unified && !d->plan)
+    if (d->unified && !d->plan) /* the host's memory is taken as it is needed */
         return true;
-    int sharing = d->plan ? 1 : run_ranks_on_device(run);
+    int sharing = d->plan ? 1 : memory_sharers(run->comm);
     size_t available = d->free_bytes() / (size_t)sharing;
     settle_accumulate(run, longest, available);
     struct memory_use use = measure(run, run->config, longest);

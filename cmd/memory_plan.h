@@ -14,6 +14,10 @@ struct model_size {
 /* longest: of all sequences that the run will meet, in tokens */
 struct model_size model_size(const struct config *c, int longest);
 
+/* How many ranks of this machine compute on the same GPU at most; with none, as if there were one.
+ */
+int memory_sharers(const struct comm *comm);
+
 /* On a GPU: measures this run, settles zenflow.accumulate "auto", prints a table, and reserves the
  * memory. Where it does not fit the fault says by how much, and what each change of the
  * configuration would save. On the CPU device there is nothing to do. Collective; every rank's

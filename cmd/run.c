@@ -268,12 +268,6 @@ static bool wants_cuda(const struct run *run)
     return comm_max(run->comm, !here) == 0;
 }
 
-int run_ranks_on_device(const struct run *run)
-{
-    int ranks = comm_local_size(run->comm), devices = device_cuda_count();
-    return devices > 0 ? (ranks + devices - 1) / devices : ranks;
-}
-
 /* The device and the ranks of a plan. */
 static bool plan_device(struct run *run, struct zf_error *err)
 {
@@ -309,7 +303,7 @@ static bool choose_device(struct run *run, struct zf_error *err)
                                c->device == CONFIG_DEVICE_CUDA ? "cuda" : "auto", reason.text);
     if (!comm_all_ok(run->comm, ok, err))
         return false;
-    if (run_ranks_on_device(run) > 1)
+    if (memory_sharers(run->comm) > 1)
         log_warn("%d ranks of this machine share %d GPU(s)", comm_local_size(run->comm), devices);
     if (run->device->dtype == DTYPE_BF16 && !c->bf16) {
         if (config_is_given(c, "bf16"))
@@ -374,8 +368,10 @@ static void announce(const struct run *run)
              (double)p->n_parameters / 1e6, run->model_config.n_layer, run->model_config.n_embd,
              tokenizer_kind(run->tokenizer), tokenizer_vocab_size(run->tokenizer),
              comm_size(run->comm), run->device->name);
-    if (run->device->unified)
-        log_info("matrix products by %s, %d thread(s) a rank", device_cpu_products(),
+    if (comm_size(run->comm) > 1 && !c->plan)
+        log_info("ranks exchange gradients by %s", comm_device_transport(run->comm));
+    if (run->device->products)
+        log_info("matrix products by %s, %d thread(s) a rank", run->device->products,
                  count_threads(run));
     struct engine_memory memory =
         run->engine ? engine_memory(run->engine) : (struct engine_memory){0};

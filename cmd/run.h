@@ -42,10 +42,6 @@ struct run {
 bool run_create(struct run *run, struct config *config, struct comm *comm, struct zf_error *err);
 void run_destroy(struct run *run);
 
-/* How many ranks of this machine compute on the same GPU at most; with none,
- * as if there were one. */
-int run_ranks_on_device(const struct run *run);
-
 /* Trains, evaluates, predicts and writes output_dir, as the configuration says. */
 bool run_execute(struct run *run, struct zf_error *err);
 

@@ -475,22 +475,12 @@ static void blank_table(char *begin, const char *end)
 static bool load_rest(struct json_file *f, const char *path, char *text, size_t n,
                       const struct span tables[2], struct zf_error *err)
 {
-    json_error_t fault;
     char *copy = zf_malloc(n + 1);
     memcpy(copy, text, n + 1);
     for (int i = 0; i < 2; i++)
         if (tables[i].begin)
             blank_table(copy + (tables[i].begin - text), copy + (tables[i].end - text));
-    *f = (struct json_file){.path = path, .text = copy};
-    f->root = json_loadb(copy, n, JSON_REJECT_DUPLICATES, &fault);
-    if (f->root && json_is_object(f->root))
-        return true;
-    if (f->root)
-        zf_fail(err, "%s:1: this is not a JSON object in braces", path);
-    else
-        zf_fail(err, "%s:%d: not valid JSON: %s", path, fault.line, fault.text);
-    json_free(f);
-    return false;
+    return json_parse(f, path, copy, n, err);
 }
 
 /* The tables were found by their keys alone; here they are read strictly. */

@@ -97,17 +97,6 @@ bool file_write(const char *path, const void *bytes, size_t n, struct zf_error *
     return file_replace_end(&f, true, err);
 }
 
-bool file_copy(const char *from, const char *to, struct zf_error *err)
-{
-    char *text = NULL;
-    size_t n = 0;
-    if (!file_read(from, &text, &n, err))
-        return false;
-    bool ok = file_write(to, text, n, err);
-    free(text);
-    return ok;
-}
-
 bool file_exists(const char *path)
 {
     return access(path, F_OK) == 0;

@@ -27,7 +27,6 @@ bool file_replace_end(struct file_replace *f, bool keep, struct zf_error *err);
 
 /* Replaces `path` by these bytes. */
 bool file_write(const char *path, const void *bytes, size_t n, struct zf_error *err);
-bool file_copy(const char *from, const char *to, struct zf_error *err);
 
 bool file_exists(const char *path);
 bool file_is_directory(const char *path);

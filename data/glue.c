@@ -305,26 +305,19 @@ static char *split_path(const struct glue_task *task, const char *directory, enu
     return zf_format("%s/%s.tsv", directory, name);
 }
 
-bool glue_has_split(const struct glue_task *task, const char *directory, enum glue_split split)
-{
-    char *path = split_path(task, directory, split);
-    bool there = file_exists(path);
-    free(path);
-    return there;
-}
-
 bool glue_read_split(struct glue_data *data, const struct glue_task *task, const char *directory,
                      enum glue_split split, struct zf_error *err)
 {
     *data = (struct glue_data){0};
-    if (!glue_has_split(task, directory, split)) {
+    char *path = split_path(task, directory, split);
+    if (!file_exists(path)) {
         const char *name = glue_split_name(task, split);
+        free(path);
         return zf_fail(err,
                        "%s/%s/%s.tsv: there is no such file, nor is there %s/%s.tsv; "
                        "scripts/download_glue.sh fetches GLUE",
                        directory, task->directory, name, directory, name);
     }
-    char *path = split_path(task, directory, split);
     bool ok = glue_read_file(data, task, path, split, err);
     free(path);
     return ok;

@@ -62,8 +62,6 @@ bool glue_read_split(struct glue_data *data, const struct glue_task *task, const
  * not agree ("-"). */
 bool glue_read_file(struct glue_data *data, const struct glue_task *task, const char *path,
                     enum glue_split split, struct zf_error *err);
-/* True where the split's file is there. */
-bool glue_has_split(const struct glue_task *task, const char *directory, enum glue_split split);
 void glue_free(struct glue_data *data);
 
 /* "train", "dev", "dev_matched", ... as the file is named. */

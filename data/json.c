@@ -2,19 +2,11 @@
 
 #include "data/alloc.h"
 #include "data/file.h"
+#include "data/json_scan.h"
 
 #include <errno.h>
 #include <stdlib.h>
 #include <string.h>
-
-/* The end of the string that begins at p. */
-static const char *string_end(const char *p)
-{
-    for (p++; *p && *p != '"'; p++)
-        if (*p == '\\' && p[1])
-            p++;
-    return p + (*p == '"');
-}
 
 /* Whether a number that is no integer of 64 bits is spelled as one. */
 static bool is_big_integer(const char *number, size_t n)
@@ -31,7 +23,7 @@ static char *with_big_integers_as_reals(const char *text, size_t *bytes)
     char *copy = zf_malloc(*bytes + *bytes / 8 + 1), *to = copy; /* of 19 digits or more */
     for (const char *p = text, *end; p < text + *bytes; p = end) {
         size_t n = strspn(p, "-+.0123456789eE");
-        end = *p == '"' ? string_end(p) : p + (n ? n : 1);
+        end = *p == '"' ? json_scan_string_end(p) : p + (n ? n : 1);
         memcpy(to, p, (size_t)(end - p));
         to += end - p;
         if (*p != '"' && n && is_big_integer(p, n)) {
@@ -51,7 +43,7 @@ static const char *find_liberty(const char *text, int *line)
     *line = 1;
     for (const char *p = text; *p;) {
         if (*p == '"') {
-            p = string_end(p);
+            p = json_scan_string_end(p);
             continue;
         }
         if (*p == '#' || (*p == '/' && (p[1] == '/' || p[1] == '*')))
@@ -75,16 +67,20 @@ static bool fail_syntax(const struct json_file *f, const json_error_t *fault, st
 
 bool json_load(struct json_file *f, const char *path, struct zf_error *err)
 {
-    json_error_t fault;
+    char *text;
     size_t n;
     *f = (struct json_file){.path = path};
-    if (!file_read_text(path, &f->text, &n, err))
-        return false;
+    return file_read_text(path, &text, &n, err) && json_parse(f, path, text, n, err);
+}
+
+bool json_parse(struct json_file *f, const char *path, char *text, size_t n, struct zf_error *err)
+{
+    json_error_t fault;
+    *f = (struct json_file){.path = path, .text = text};
     f->root = json_loadb(f->text, n, JSON_REJECT_DUPLICATES, &fault);
     if (!f->root && json_error_code(&fault) == json_error_numeric_overflow) {
-        char *text = with_big_integers_as_reals(f->text, &n);
-        free(f->text);
-        f->text = text;
+        f->text = with_big_integers_as_reals(text, &n);
+        free(text);
         f->root = json_loadb(f->text, n, JSON_REJECT_DUPLICATES, &fault);
     }
     if (f->root && json_is_object(f->root))
@@ -105,62 +101,34 @@ void json_free(struct json_file *f)
     f->text = NULL;
 }
 
-/* A walk over text that Jansson has accepted: only structure matters, so a scalar is whatever runs
- * to the next delimiter. */
-struct walk {
-    const char *p;
-    int line;
-    int found; /* the line of the key that was looked for, once seen */
-};
-
-static void skip_space(struct walk *w)
-{
-    for (; *w->p == ' ' || *w->p == '\t' || *w->p == '\r' || *w->p == '\n'; w->p++)
-        w->line += *w->p == '\n';
-}
-
 /* What is left of `rest` after `key`: NULL if it does not start with it, "" if that is all. */
 static const char *path_after(const char *rest, const char *key, size_t n)
 {
-    if (!rest || strncmp(rest, key, n) != 0 || (rest[n] != 0 && rest[n] != '.'))
+    if (strncmp(rest, key, n) != 0 || (rest[n] != 0 && rest[n] != '.'))
         return NULL;
     return rest[n] ? rest + n + 1 : rest + n;
 }
 
-static void walk_value(struct walk *w, const char *rest)
+/* Where the key stands in the object that comes next; NULL: nowhere. */
+static const char *find_key(struct json_scan s, const char *rest)
 {
-    skip_space(w);
-    if (*w->p == '"') {
-        w->p = string_end(w->p);
-    } else if (*w->p == '{' || *w->p == '[') {
-        bool object = *w->p++ == '{';
-        for (skip_space(w); *w->p && *w->p != '}' && *w->p != ']'; skip_space(w)) {
-            const char *inner = NULL;
-            if (object) {
-                const char *key = w->p + 1;
-                int line = w->line;
-                w->p = string_end(w->p);
-                inner = path_after(rest, key, (size_t)(w->p - 1 - key));
-                if (inner && !*inner && !w->found)
-                    w->found = line;
-                skip_space(w);
-                w->p += *w->p == ':';
-            }
-            walk_value(w, inner);
-            skip_space(w);
-            w->p += *w->p == ',';
-        }
-        w->p += *w->p != 0;
-    } else {
-        w->p += strcspn(w->p, ",]} \t\r\n");
+    const char *name;
+    size_t n;
+    for (bool first = true; json_scan_member(&s, first, &name, &n); first = false) {
+        const char *inner = path_after(rest, name, n);
+        const char *found = !inner ? NULL : *inner ? find_key(s, inner) : name;
+        if (found)
+            return found;
+        json_scan_skip(&s);
     }
+    return NULL;
 }
 
 int json_line(const struct json_file *f, const char *key_path)
 {
-    struct walk w = {.p = f->text, .line = 1};
-    walk_value(&w, key_path);
-    return w.found;
+    struct json_scan s = {f->path, f->text, f->text};
+    s.p = find_key(s, key_path);
+    return s.p ? json_scan_line(&s) : 0;
 }
 
 json_t *json_find(const struct json_file *f, const char *key_path)

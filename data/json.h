@@ -19,6 +19,8 @@ struct json_file {
 
 /* Fails where the file is not JSON, has a key twice, or is not an object at the top. */
 bool json_load(struct json_file *f, const char *path, struct zf_error *err);
+/* The same of a text of n bytes and a NUL, which becomes f's; path is for messages. */
+bool json_parse(struct json_file *f, const char *path, char *text, size_t n, struct zf_error *err);
 void json_free(struct json_file *f);
 
 /* The line (from 1) on which this key stands, or 0 where there is none. */

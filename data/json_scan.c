@@ -14,7 +14,7 @@ int json_scan_line(const struct json_scan *s)
     return line;
 }
 
-bool json_scan_fail(const struct json_scan *s, const char *expected, struct zf_error *err)
+static bool fail(const struct json_scan *s, const char *expected, struct zf_error *err)
 {
     int n = (int)strcspn(s->p, ",]} \t\r\n");
     if (!*s->p)
@@ -22,6 +22,13 @@ bool json_scan_fail(const struct json_scan *s, const char *expected, struct zf_e
                        expected);
     return zf_fail(err, "%s:%d: found %.*s where %s belongs", s->path, json_scan_line(s),
                    n < 1 ? 1 : (n > 40 ? 40 : n), s->p, expected);
+}
+
+const char *json_scan_string_end(const char *p)
+{
+    for (p++; *p && *p != '"'; p++)
+        p += *p == '\\' && p[1];
+    return p + (*p == '"');
 }
 
 static void skip_space(struct json_scan *s)
@@ -41,7 +48,7 @@ bool json_scan_take(struct json_scan *s, char c)
 bool json_scan_need(struct json_scan *s, char c, struct zf_error *err)
 {
     char expected[] = {'\'', c, '\'', 0};
-    return json_scan_take(s, c) || json_scan_fail(s, expected, err);
+    return json_scan_take(s, c) || fail(s, expected, err);
 }
 
 /* The four hexadecimal digits of an escape, or -1. */
@@ -96,7 +103,7 @@ static bool unescape(struct json_scan *s, struct json_scan_string *string, struc
         }
         if ((unsigned char)*p < ' ') {
             s->p = p;
-            return json_scan_fail(s, "the rest of a string", err);
+            return fail(s, "the rest of a string", err);
         }
         if (*p != '\\') {
             string->buffer[n++] = *p++;
@@ -106,7 +113,7 @@ static bool unescape(struct json_scan *s, struct json_scan_string *string, struc
         size_t length = decode_escape(&p, string->buffer + n);
         if (!length) {
             s->p = escape;
-            return json_scan_fail(s, "a valid escape", err);
+            return fail(s, "a valid escape", err);
         }
         n += length;
     }
@@ -119,14 +126,14 @@ static bool unescape(struct json_scan *s, struct json_scan_string *string, struc
 bool json_scan_need_end(struct json_scan *s, const char *end, struct zf_error *err)
 {
     skip_space(s);
-    return s->p == end || json_scan_fail(s, "the end of the file", err);
+    return s->p == end || fail(s, "the end of the file", err);
 }
 
 bool json_scan_get_string(struct json_scan *s, struct json_scan_string *string,
                           struct zf_error *err)
 {
     if (!json_scan_take(s, '"'))
-        return json_scan_fail(s, "a string", err);
+        return fail(s, "a string", err);
     const char *end = s->p;
     while (*end != '"' && *end != '\\' && (unsigned char)*end >= ' ')
         end++;
@@ -150,17 +157,10 @@ bool json_scan_get_int(struct json_scan *s, long *value, struct zf_error *err)
     for (; *p >= '0' && *p <= '9'; p++)
         magnitude = magnitude > INT_MAX ? magnitude : magnitude * 10 + (*p - '0');
     if (p == digits || *p == '.' || *p == 'e' || *p == 'E')
-        return json_scan_fail(s, "a whole number", err);
+        return fail(s, "a whole number", err);
     *value = *s->p == '-' ? -magnitude : magnitude;
     s->p = p;
     return true;
-}
-
-static void skip_string(struct json_scan *s)
-{
-    for (s->p++; *s->p && *s->p != '"'; s->p++)
-        s->p += *s->p == '\\' && s->p[1];
-    s->p += *s->p == '"';
 }
 
 void json_scan_skip(struct json_scan *s)
@@ -171,7 +171,7 @@ void json_scan_skip(struct json_scan *s)
         if (!*s->p)
             return;
         if (*s->p == '"') {
-            skip_string(s);
+            s->p = json_scan_string_end(s->p);
         } else {
             depth += (*s->p == '{' || *s->p == '[') - (*s->p == '}' || *s->p == ']');
             bool one = strchr("{}[],:", *s->p);
@@ -180,24 +180,30 @@ void json_scan_skip(struct json_scan *s)
     } while (depth > 0);
 }
 
+bool json_scan_member(struct json_scan *s, bool first, const char **name, size_t *n)
+{
+    if (!json_scan_take(s, first ? '{' : ','))
+        return false;
+    skip_space(s);
+    if (*s->p != '"')
+        return false;
+    *name = s->p + 1;
+    s->p = json_scan_string_end(s->p);
+    *n = (size_t)(s->p - 1 - *name);
+    if (!json_scan_take(s, ':'))
+        return false;
+    skip_space(s);
+    return true;
+}
+
 bool json_scan_enter(struct json_scan *s, const char *key)
 {
-    size_t n = strlen(key);
-    if (!json_scan_take(s, '{'))
-        return false;
-    do {
-        skip_space(s);
-        const char *name = s->p + 1;
-        if (*s->p != '"')
-            return false;
-        skip_string(s);
-        bool found = s->p > name + n && name[n] == '"' && memcmp(name, key, n) == 0;
-        if (!json_scan_take(s, ':'))
-            return false;
-        skip_space(s);
-        if (found)
+    const char *name;
+    size_t n, wanted = strlen(key);
+    for (bool first = true; json_scan_member(s, first, &name, &n); first = false) {
+        if (n == wanted && memcmp(name, key, n) == 0)
             return true;
         json_scan_skip(s);
-    } while (json_scan_take(s, ','));
+    }
     return false;
 }

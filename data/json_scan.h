@@ -1,6 +1,7 @@
-/* A forward reader of JSON text for the two big tables of a tokenizer, its vocabulary and its
- * merges: tens of thousands of small values that are wanted once, in order, and fast. It checks
- * what it reads; what it skips is left to Jansson. */
+/* A walk forward over JSON text, for what Jansson's values do not tell: on which line a key stands
+ * (json.h), and the two big tables of a tokenizer, its vocabulary and its merges: tens of thousands
+ * of small values that are wanted once, in order, and fast. It checks what it reads; what it skips
+ * is left to Jansson. */
 #ifndef ZF_DATA_JSON_SCAN_H
 #define ZF_DATA_JSON_SCAN_H
 
@@ -24,11 +25,10 @@ struct json_scan_string {
 
 /* The line (from 1) on which p stands. */
 int json_scan_line(const struct json_scan *s);
-/* Fills err with "FILE:LINE: found X where EXPECTED belongs" and returns false. */
-bool json_scan_fail(const struct json_scan *s, const char *expected, struct zf_error *err);
 /* Skips white space and, if it comes next, this character. */
 bool json_scan_take(struct json_scan *s, char c);
-/* The same, but another character is a fault. */
+/* The same, but another character is a fault: "FILE:LINE: found X where EXPECTED belongs". So it is
+ * with all that take an err. */
 bool json_scan_need(struct json_scan *s, char c, struct zf_error *err);
 /* Only white space may come before `end`, where the text ends. */
 bool json_scan_need_end(struct json_scan *s, const char *end, struct zf_error *err);
@@ -38,6 +38,11 @@ bool json_scan_get_string(struct json_scan *s, struct json_scan_string *string,
 bool json_scan_get_int(struct json_scan *s, long *value, struct zf_error *err);
 /* Skips one value without checking more than its brackets. */
 void json_scan_skip(struct json_scan *s);
+/* Past the string that begins at p, or to the end of the text. */
+const char *json_scan_string_end(const char *p);
+/* Moves to the value of the first or the next member of an object; false where there is none. name:
+ * (n) as it is spelled, within the text. */
+bool json_scan_member(struct json_scan *s, bool first, const char **name, size_t *n);
 /* In the object that comes next: moves to the value of this key; false where there is none. */
 bool json_scan_enter(struct json_scan *s, const char *key);
 

@@ -18,28 +18,6 @@
 #define HEADER_MAX_BYTES ((size_t)100000000)  /* the format's own limit */
 #define PARALLEL_PIECE   ((size_t)128 * 1024) /* elements that one thread converts at a time */
 
-static const struct {
-    const char *name;
-    size_t size;
-} dtypes[] = {
-    [DTYPE_F32] = {"F32", 4},   [DTYPE_F16] = {"F16", 2},         [DTYPE_BF16] = {"BF16", 2},
-    [DTYPE_I32] = {"I32", 4},   [DTYPE_I64] = {"I64", 8},         [DTYPE_U8] = {"U8", 1},
-    [DTYPE_BOOL] = {"BOOL", 1}, [DTYPE_I8] = {"I8", 1},           [DTYPE_I16] = {"I16", 2},
-    [DTYPE_U16] = {"U16", 2},   [DTYPE_U32] = {"U32", 4},         [DTYPE_U64] = {"U64", 8},
-    [DTYPE_F64] = {"F64", 8},   [DTYPE_F8_E4M3] = {"F8_E4M3", 1}, [DTYPE_F8_E5M2] = {"F8_E5M2", 1},
-};
-#define N_DTYPES ((int)(sizeof dtypes / sizeof *dtypes))
-
-size_t dtype_size(enum dtype dtype)
-{
-    return dtypes[dtype].size;
-}
-
-const char *dtype_name(enum dtype dtype)
-{
-    return dtypes[dtype].name;
-}
-
 struct shard {
     char *path;
     const char *map; /* the whole file */
@@ -64,11 +42,8 @@ static bool read_dtype(struct tensor *t, json_t *entry, struct zf_error *err)
     const char *name = json_string_value(json_object_get(entry, "dtype"));
     if (!name)
         return zf_fail(err, "%s: tensor %.200s has no \"dtype\"", t->file, t->name);
-    for (int i = 0; i < N_DTYPES; i++) {
-        t->dtype = (enum dtype)i;
-        if (strcmp(dtypes[i].name, name) == 0)
-            return true;
-    }
+    if (dtype_find(name, &t->dtype))
+        return true;
     return zf_fail(err, "%s: tensor %.200s has the dtype \"%.50s\", which is not one of the format",
                    t->file, t->name, name);
 }

@@ -299,8 +299,9 @@ static void lm_head(const struct pass *p, float scale)
     const int *targets = m->batch.targets;
     if (!targets)
         return;
-    for (int first = 0; first < n; first += m->head_chunk) {
-        int rows = n - first < m->head_chunk ? n - first : m->head_chunk;
+    const int most = m->device->head_rows;
+    for (int first = 0; first < n; first += most) {
+        int rows = n - first < most ? n - first : most;
         size_t at = (size_t)first * (size_t)m->config.n_embd;
         const void *y = gpt_at(m, t->ln_f, at);
         head_forward(p, y, rows, outputs);

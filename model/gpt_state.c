@@ -171,7 +171,7 @@ static void place_blocks(struct gpt *m, struct arena *a)
 static size_t count_logits(const struct gpt *m)
 {
     const struct gpt_config *c = &m->config;
-    int chunk = m->max_tokens < m->head_chunk ? m->max_tokens : m->head_chunk;
+    int most = m->device->head_rows, chunk = m->max_tokens < most ? m->max_tokens : most;
     int rows = c->head == GPT_HEAD_LM ? chunk : m->max_seqs;
     return (size_t)rows * (size_t)gpt_head_outputs(c);
 }
@@ -206,6 +206,7 @@ static void place_gradient_buffers(struct gpt *m, struct arena *a)
     t->d_wide = arena_take(a, use, n * (3 * C > I ? 3 * C : I), bytes);
     t->d_x_last = arena_take(a, use, s * C, bytes);
     t->d_att_last = arena_take(a, use, s * C, bytes);
+    /* logits are fp32: gradients of the same type take their place */
     t->d_logits = m->device->dtype == DTYPE_F32 ? (void *)t->logits
                                                 : arena_take(a, use, count_logits(m), bytes);
 }
@@ -225,7 +226,7 @@ static void place_arrays(struct gpt *m, struct arena *a)
     for (int i = 0; i < 2; i++)
         m->inputs[i].device = arena_take(a, workspace, gpt_input_ints(m), sizeof(int));
     m->losses = arena_take(a, workspace, GPT_LOSSES, sizeof(double));
-    if (m->device->dtype != DTYPE_F32)
+    if (m->device->dtype != DTYPE_F32) /* parameters come and go in fp32 */
         m->staging = arena_take(a, workspace, GPT_STAGE_ELEMENTS, sizeof(float));
 }
 
@@ -242,11 +243,6 @@ static void clear_gaps(struct gpt *m)
     }
 }
 
-/* Rows of logits at a time: on the CPU device few enough to stay in its caches, on a GPU enough to
- * occupy it. */
-#define HEAD_CHUNK_CPU 256
-#define HEAD_CHUNK_GPU 1024
-
 /* A model whose arrays are not placed yet. */
 static struct gpt *describe(struct device *device, const struct gpt_config *config, int max_tokens,
                             int max_seqs, enum gpt_mode mode)
@@ -258,7 +254,6 @@ static struct gpt *describe(struct device *device, const struct gpt_config *conf
     m->max_tokens = max_tokens;
     m->max_seqs = max_seqs;
     m->mode = mode;
-    m->head_chunk = device->dtype == DTYPE_F32 ? HEAD_CHUNK_CPU : HEAD_CHUNK_GPU;
     m->layout = layout_create(config);
     m->table = lay_out(config, &m->layout);
     m->blocks = zf_calloc((size_t)config->n_layer, sizeof *m->blocks);

@@ -60,7 +60,8 @@ struct gpt_buffers {
     void *x_f;               /* (n, C) residual stream that enters ln_f */
     void *ln_f;              /* (n, C) */
     float *mean_f, *rstd_f;  /* (n) */
-    float *logits;           /* (s, num_labels) or (head_chunk, vocab_size) */
+    float *logits;           /* (s, num_labels) or, of a language model, (device->head_rows,
+                                vocab_size): (n, vocab_size) never exists */
     float *losses;           /* (n) */
 
     void *d_x;                   /* (n, C) gradient of the residual stream */
@@ -98,8 +99,6 @@ struct gpt {
     struct gpt_layout layout;
     int max_tokens, max_seqs;
     enum gpt_mode mode;
-    int head_chunk; /* rows of logits that a language model has at one time: (n_tokens, vocab_size)
-                       never exists */
 
     struct arena arena; /* holds all device memory of the model */
     void *weights;      /* (table.n_elements) */

@@ -114,19 +114,6 @@ static void check_reduce(size_t n, int rounds)
     arrays_destroy(&a);
 }
 
-static void check_broadcast(size_t n)
-{
-    struct arrays a = arrays_create(n);
-    for (int root = 0; root < comm_size(world); root++) {
-        send_values(&a);
-        comm_device_broadcast(world, a.stream, a.data, n * sizeof(float), root);
-        for (size_t i = 0; i < n; i++)
-            a.expected[i] = value_of(root, i);
-        check_values(&a, a.data);
-    }
-    arrays_destroy(&a);
-}
-
 /* Shares grow with the rank; the first is empty. */
 static void check_all_gather(size_t n)
 {

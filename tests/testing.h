@@ -36,4 +36,15 @@
         }                                                                                          \
     } while (0)
 
+static inline void copy_file(const char *from, const char *to)
+{
+    FILE *in = fopen(from, "rb"), *out = fopen(to, "wb");
+    assert_non_null(in);
+    assert_non_null(out);
+    for (int c; (c = getc(in)) != EOF;)
+        putc(c, out);
+    fclose(in);
+    assert_int_equal(fclose(out), 0);
+}
+
 #endif

@@ -114,7 +114,8 @@ static void run_product(void *argument)
 
 struct bench_rates bench_measure_rates(struct device *device, int side, int rounds)
 {
-    struct bench_rates rates = {.side = side ? side : device->unified ? CPU_SIDE : CUDA_SIDE};
+    bool is_cpu = strcmp(device->name, "cpu") == 0;
+    struct bench_rates rates = {.side = side ? side : is_cpu ? CPU_SIDE : CUDA_SIDE};
     struct probe p = {.device = device, .side = rates.side};
     size_t elements = (size_t)p.side * (size_t)p.side, quarter = device->free_bytes() / 4;
     p.bytes = COPY_ARRAYS * elements * dtype_size(device->dtype);

@@ -153,6 +153,7 @@ void kernel_bench_create(struct kernel_bench *b)
     b->d_weight = zeros(b, C * width);
     b->d_bias = zeros(b, width);
     b->logits = zeros(b, (size_t)s->logit_rows * rows);
+    /* as in a model: gradients of the logits' own type take their place */
     b->d_logits = device->dtype == DTYPE_F32 ? b->logits : zeros(b, (size_t)s->logit_rows * rows);
     b->losses = zeros(b, n);
     b->scores = zeros(b, n);

@@ -6,111 +6,36 @@
 #include "data/json.h"
 #include "data/log.h"
 
-#include <assert.h>
-#include <stdarg.h>
 #include <stdlib.h>
 #include <string.h>
 
 #define MAX_PATH 256
 #define ZENFLOW  "zero_optimization.zenflow"
 
-/* Where a value stands. */
-struct place {
-    enum config_level level;
-    const char *file; /* LEVEL_FILE */
-    int line;
-};
-
-/* "FILE:LINE: KEY" or "--option", as a sentence begins. Into out. */
-static const char *name_place(const struct place *at, const char *path, char *out, size_t size)
-{
-    size_t block = strlen(CONFIG_ARGUMENTS);
-    if (at->level == LEVEL_FILE)
-        snprintf(out, size, "%s:%d: %s", at->file, at->line, path);
-    else
-        snprintf(out, size, "%s%s", at->level == LEVEL_OPTION ? "--" : "",
-                 path + (strncmp(path, CONFIG_ARGUMENTS, block) == 0 ? block : 0));
-    return out;
-}
-
-static struct config_origin *origin_of_key(const struct config *c, const struct config_key *key)
-{
-    return &c->origins[config_primary(key) - config_table];
-}
-
-struct config_origin *config_origin_of(const struct config *c, const char *name)
-{
-    const struct config_key *key = config_find_option(name);
-    assert(key); /* the callers' names are the table's */
-    return origin_of_key(c, key);
-}
-
-bool config_is_given(const struct config *c, const char *name)
-{
-    return config_origin_of(c, name)->level >= LEVEL_FILE;
-}
-
-void config_mark_auto(struct config *c, const char *name)
-{
-    config_origin_of(c, name)->level = LEVEL_AUTO;
-}
-
-static void set_origin(struct config *c, const struct config_key *key, const struct config_key *by,
-                       const struct place *at)
-{
-    struct config_origin *origin = origin_of_key(c, key);
-    free(origin->file);
-    *origin = (struct config_origin){.level = at->level, .by = by, .line = at->line};
-    if (at->file)
-        origin->file = zf_strdup(at->file);
-}
-
-bool config_clash(const struct config *c, const char *name, struct zf_error *err,
-                  const char *format, ...)
-{
-    const struct config_key *key = config_find_option(name);
-    const struct config_origin *origin = origin_of_key(c, key);
-    const struct config_key *by = origin->level >= LEVEL_FILE ? origin->by : key;
-    struct place at = {origin->level, origin->file, origin->line};
-    char where[512], why[768];
-    va_list args;
-    va_start(args, format);
-    vsnprintf(why, sizeof why, format, args);
-    va_end(args);
-    json_t *value = config_value(c, by);
-    char *text = config_dump(value, 0);
-    zf_fail(err, "%s is %.100s%s, but %s", name_place(&at, by->name, where, sizeof where),
-            value ? text : "not given",
-            value && origin->level == LEVEL_DEFAULT ? " by default" : "", why);
-    free(text);
-    json_decref(value);
-    return false;
-}
-
-static bool fail_value(const struct place *at, const char *path, const json_t *value,
+static bool fail_value(const struct config_place *at, const char *path, const json_t *value,
                        const char *expected, const char *hint, struct zf_error *err)
 {
     char where[512];
     char *text = config_dump(value, JSON_COMPACT);
-    zf_fail(err, "%s is %.100s, but it is %s%s", name_place(at, path, where, sizeof where), text,
-            expected, hint);
+    zf_fail(err, "%s is %.100s, but it is %s%s", config_name_place(at, path, where, sizeof where),
+            text, expected, hint);
     free(text);
     return false;
 }
 
 /* Two names for one field, given beside each other with different values. */
 static bool fail_double(const struct config *c, const struct config_key *key,
-                        const struct config_key *by, const json_t *before, const struct place *at,
-                        struct zf_error *err)
+                        const struct config_key *by, const json_t *before,
+                        const struct config_place *at, struct zf_error *err)
 {
-    const struct config_origin *origin = origin_of_key(c, key);
-    struct place first = {origin->level, origin->file, origin->line};
+    const struct config_origin *origin = config_origin_of_key(c, key);
+    struct config_place first = {origin->level, origin->file, origin->line};
     char where[512], there[512];
     json_t *now = config_value(c, key);
     char *text = config_dump(now, 0), *other = config_dump(before, 0);
     zf_fail(err, "%s is %.100s, but %s, which means the same, is %.100s",
-            name_place(at, by->name, where, sizeof where), text,
-            name_place(&first, origin->by->name, there, sizeof there), other);
+            config_name_place(at, by->name, where, sizeof where), text,
+            config_name_place(&first, origin->by->name, there, sizeof there), other);
     free(text);
     free(other);
     json_decref(now);
@@ -119,9 +44,9 @@ static bool fail_double(const struct config *c, const struct config_key *key,
 
 /* Sets the field of `key`, a row of its own, from a value that was given under the name of `by`. */
 static bool set_field(struct config *c, const struct config_key *key, const struct config_key *by,
-                      const json_t *value, const struct place *at, struct zf_error *err)
+                      const json_t *value, const struct config_place *at, struct zf_error *err)
 {
-    const struct config_origin *origin = origin_of_key(c, key);
+    const struct config_origin *origin = config_origin_of_key(c, key);
     char expected[512], hint[256];
     json_t *before = config_value(c, key);
     bool ok = config_store(c, key, value);
@@ -130,27 +55,31 @@ static bool set_field(struct config *c, const struct config_key *key, const stru
                    config_suggest_value(key, value, hint, sizeof hint), err);
     } else {
         json_t *after = config_value(c, key);
-        if (origin->level == at->level && origin->by != by && !json_equal(before, after))
+        bool same_field = origin->by && (origin->by->type == CONFIG_PAIR ||
+                                         config_primary(origin->by) == key); /* or implied it */
+        if (origin->level == at->level && origin->by != by && same_field &&
+            !json_equal(before, after))
             ok = fail_double(c, key, by, before, at, err);
         json_decref(after);
     }
     json_decref(before);
     if (ok)
-        set_origin(c, key, by, at);
+        config_set_origin(c, key, by, at);
     return ok;
 }
 
 /* "auto" under a second name: not given; as an option, not given in the file either. */
-static void forget_field(struct config *c, const struct config_key *key, const struct place *at)
+static void forget_field(struct config *c, const struct config_key *key,
+                         const struct config_place *at)
 {
     if (at->level < LEVEL_OPTION)
         return;
     config_reset(c, key);
-    set_origin(c, key, key, &(struct place){.level = LEVEL_DEFAULT});
+    config_set_origin(c, key, key, &(struct config_place){.level = LEVEL_DEFAULT});
 }
 
 static bool set_value(struct config *c, const struct config_key *key, const json_t *value,
-                      const struct place *at, struct zf_error *err)
+                      const struct config_place *at, struct zf_error *err)
 {
     const struct config_key *primary = config_primary(key);
     size_t parts = key->type == CONFIG_PAIR ? 2 : 1;
@@ -169,24 +98,25 @@ static bool set_value(struct config *c, const struct config_key *key, const json
     return true;
 }
 
-/* A key below zero_optimization.zenflow, or the block itself, turns ZenFlow on. */
-static void imply_zenflow(struct config *c, const char *path, const struct place *at)
+/* A key below zero_optimization.zenflow, or the block itself (by is NULL), turns ZenFlow on. */
+static void imply_zenflow(struct config *c, const char *path, const struct config_key *by,
+                          const struct config_place *at)
 {
     const struct config_key *enabled = config_find_path(ZENFLOW ".enabled");
     if (strncmp(path, ZENFLOW, strlen(ZENFLOW)) != 0 ||
-        origin_of_key(c, enabled)->level >= at->level)
+        config_origin_of_key(c, enabled)->level >= at->level)
         return;
     c->zenflow.enabled = true;
-    set_origin(c, enabled, enabled, at);
+    config_set_origin(c, enabled, by ? by : enabled, at);
 }
 
 static bool set_foreign(const struct config_foreign *foreign, const char *path, const json_t *value,
-                        const struct place *at, struct zf_error *err)
+                        const struct config_place *at, struct zf_error *err)
 {
     char where[512];
     if (config_is_harmless(foreign, value))
         return true;
-    name_place(at, path, where, sizeof where);
+    config_name_place(at, path, where, sizeof where);
     if (!foreign->refused) {
         log_warn("%s has no meaning here%s%s", where, foreign->note ? ": " : "",
                  foreign->note ? foreign->note : "");
@@ -198,16 +128,17 @@ static bool set_foreign(const struct config_foreign *foreign, const char *path, 
     return false;
 }
 
-static bool fail_unknown(const struct place *at, const char *path, struct zf_error *err)
+static bool fail_unknown(const struct config_place *at, const char *path, struct zf_error *err)
 {
     char where[512], known[MAX_PATH] = "", hint[512];
-    struct place as_named = {.level = at->level == LEVEL_OPTION ? LEVEL_OPTION : LEVEL_DEFAULT};
+    struct config_place as_named = {.level =
+                                        at->level == LEVEL_OPTION ? LEVEL_OPTION : LEVEL_DEFAULT};
     bool near = config_nearest(path, at->level == LEVEL_FILE, known, sizeof known);
     if (at->level == LEVEL_FILE)
         snprintf(hint, sizeof hint, "%s", known);
     else
-        name_place(&as_named, known, hint, sizeof hint);
-    return zf_fail(err, "%s is not %s%s%s%s", name_place(at, path, where, sizeof where),
+        config_name_place(&as_named, known, hint, sizeof hint);
+    return zf_fail(err, "%s is not %s%s%s%s", config_name_place(at, path, where, sizeof where),
                    at->level == LEVEL_FILE ? "a known key" : "an option",
                    near ? " (did you mean " : "", near ? hint : "", near ? "?)" : "");
 }
@@ -218,7 +149,7 @@ static bool read_object(struct config *c, const struct json_file *f, json_t *obj
 static bool read_member(struct config *c, const struct json_file *f, const char *path,
                         json_t *value, struct zf_error *err)
 {
-    struct place at = {LEVEL_FILE, f->path, json_line(f, path)};
+    struct config_place at = {LEVEL_FILE, f->path, json_line(f, path)};
     const struct config_key *key = config_find_path(path);
     struct config_foreign foreign;
     char enabled[MAX_PATH + 8];
@@ -226,7 +157,7 @@ static bool read_member(struct config *c, const struct json_file *f, const char 
     if (key)
         return set_value(c, key, value, &at, err);
     if (config_is_block(path) && json_is_object(value)) {
-        imply_zenflow(c, path, &at);
+        imply_zenflow(c, path, NULL, &at);
         return read_object(c, f, value, path, err);
     }
     if (config_is_block(path))
@@ -343,7 +274,7 @@ static bool next_option(struct option *o, int argc, char **argv, int *i, struct 
 
 static bool set_option(struct config *c, const struct option *o, struct zf_error *err)
 {
-    struct place at = {.level = LEVEL_OPTION};
+    struct config_place at = {.level = LEVEL_OPTION};
     struct config_foreign foreign;
     char path[MAX_PATH + sizeof CONFIG_ARGUMENTS];
     if (o->key) {
@@ -352,7 +283,7 @@ static bool set_option(struct config *c, const struct option *o, struct zf_error
         bool ok = set_value(c, o->key, value, &at, err);
         json_decref(value);
         if (ok)
-            imply_zenflow(c, o->key->name, &at);
+            imply_zenflow(c, o->key->name, o->key, &at);
         return ok;
     }
     snprintf(path, sizeof path, CONFIG_ARGUMENTS "%s", o->name);

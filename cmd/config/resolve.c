@@ -186,8 +186,9 @@ static bool choose_scheduler(struct config *c, struct zf_error *err)
     if (ours == theirs && c->lr_scheduler_type != scheduler_types[c->scheduler.type].equivalent)
         return config_clash(c, "lr_scheduler_type", err, "scheduler.type is %s",
                             scheduler_types[c->scheduler.type].means);
+    if (ours < LEVEL_FILE || c->lr_scheduler_type != scheduler_types[c->scheduler.type].equivalent)
+        config_mark_auto(c, "lr_scheduler_type");
     c->lr_scheduler_type = scheduler_types[c->scheduler.type].equivalent;
-    config_mark_auto(c, "lr_scheduler_type");
     return refuse_misplaced(c, err);
 }
 
@@ -259,8 +260,9 @@ static bool resolve_device(struct config *c, struct zf_error *err)
     if (c->device == CONFIG_DEVICE_CUDA && device == use_cpu)
         return config_clash(c, "use_cpu", err, "device is \"cuda\"");
     if (device > use_cpu) {
+        if (c->device != CONFIG_DEVICE_CPU)
+            config_mark_auto(c, "use_cpu");
         c->use_cpu = c->device == CONFIG_DEVICE_CPU;
-        config_mark_auto(c, "use_cpu");
     } else if (c->device != CONFIG_DEVICE_CPU) {
         c->device = CONFIG_DEVICE_CPU;
         config_mark_auto(c, "device");
@@ -399,8 +401,9 @@ static void resolve_scheduler_steps(struct config *c)
         return;
     if (s->warmup_num_steps == CONFIG_AUTO)
         s->warmup_num_steps = c->warmup_steps > 0 ? c->warmup_steps : 1;
+    if (c->warmup_steps != s->warmup_num_steps)
+        config_mark_auto(c, "warmup_steps");
     c->warmup_steps = s->warmup_num_steps;
-    config_mark_auto(c, "warmup_steps");
     if (s->type == DS_WARMUP_LR)
         return;
     if (s->total_num_steps == CONFIG_AUTO) {
@@ -427,6 +430,8 @@ bool config_resolve_steps(struct config *c, int train_examples, struct zf_error 
         c->warmup_steps = (int)ceil(c->warmup_ratio * c->total_steps);
         config_mark_auto(c, "warmup_steps");
     }
+    if (c->warmup_ratio > 0)
+        config_mark_auto(c, "warmup_ratio");
     c->warmup_ratio = 0; /* counted into warmup_steps */
     resolve_scheduler_steps(c);
     return zenflow_config_check_epoch(c, err);

@@ -1,5 +1,5 @@
 /* The table behind config.h: one row a key. From it come parsing, checks, suggestions, --help,
- * --print_config and config_write. For the files cmd/config*.c and cmd/config/zenflow.c only. */
+ * --print_config and config_write. For the files of this folder only. */
 #ifndef ZF_CMD_CONFIG_TABLE_H
 #define ZF_CMD_CONFIG_TABLE_H
 
@@ -59,7 +59,7 @@ struct config_origin {
     char *file;
 };
 
-/* config_key.c: rows and their values. */
+/* key.c: rows and their values. */
 
 /* The row of a key path, or of an option's name,
  * which leaves "training_arguments." out; or NULL. */
@@ -90,14 +90,28 @@ const char *config_suggest_value(const struct config_key *key, const json_t *val
 /* As JSON text with no more digits than it takes to get every number back. The caller frees it. */
 char *config_dump(const json_t *value, size_t flags);
 
-/* config_foreign.c */
+/* foreign.c */
 
 /* Whether this key path, or a block that it lies in, is foreign; fills *out. */
 bool config_find_foreign(const char *path, struct config_foreign *out);
 bool config_is_harmless(const struct config_foreign *foreign, const json_t *value);
 
-/* config.c: for the checks between keys, which name a row as an option does. */
+/* origin.c: where values came from. The checks between keys name a row as an option does. */
 
+/* Where a value stands. */
+struct config_place {
+    enum config_level level;
+    const char *file; /* LEVEL_FILE */
+    int line;
+};
+
+/* "FILE:LINE: KEY" or "--option", as a sentence begins. Into out. */
+const char *config_name_place(const struct config_place *at, const char *path, char *out,
+                              size_t size);
+struct config_origin *config_origin_of_key(const struct config *c, const struct config_key *key);
+/* `key` was given there under the name of `by`. */
+void config_set_origin(struct config *c, const struct config_key *key, const struct config_key *by,
+                       const struct config_place *at);
 struct config_origin *config_origin_of(const struct config *c, const char *name);
 bool config_is_given(const struct config *c, const char *name);
 /* Says that this value was worked out. */
@@ -106,12 +120,12 @@ void config_mark_auto(struct config *c, const char *name);
 bool config_clash(const struct config *c, const char *name, struct zf_error *err,
                   const char *format, ...) __attribute__((format(printf, 4, 5)));
 
-/* config_resolve.c */
+/* resolve.c */
 bool config_resolve(struct config *c, struct zf_error *err);
 /* Whether DeepSpeed's scheduler of this type has this key ("scheduler.params.warmup_min_lr"). */
 bool config_scheduler_takes(enum ds_scheduler type, const char *param);
 
-/* zenflow_config.c */
+/* zenflow.c */
 bool zenflow_config_resolve(struct config *c, struct zf_error *err);
 /* Once steps_per_epoch is known. */
 bool zenflow_config_check_epoch(const struct config *c, struct zf_error *err);

@@ -18,6 +18,9 @@ struct stream {
     size_t scratch_length; /* floats */
 };
 
+/* Device memory: 256-byte aligned, not initialised. */
+void *cpu_allocate(size_t bytes);
+
 /* Scratch of at least n floats, aligned to 64 bytes, not initialised; it is the stream's, and the
  * next call may move it. */
 float *cpu_scratch(struct stream *s, size_t n);

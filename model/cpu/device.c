@@ -7,8 +7,6 @@
 #include <omp.h>
 #include <stdio.h>
 #include <stdlib.h>
-#include <string.h>
-#include <sys/mman.h>
 #include <unistd.h>
 
 /* It has always passed. */
@@ -16,30 +14,11 @@ struct event {
     double seconds; /* when it was recorded, on data/clock.h's clock */
 };
 
-#define ALIGNMENT 256 /* of device memory, in bytes */
-
-/* Arrays of this size and more lie on huge pages, where the kernel has them: a model's parameters
- * are read in full every step, and address translation would cost more than the reading. */
-#define HUGE_PAGE ((size_t)2 << 20)
-
 static bool memory_reserve(size_t bytes, struct zf_error *err)
 {
     (void)bytes;
     (void)err;
     return true;
-}
-
-static void *memory_allocate(size_t bytes)
-{
-    const bool large = bytes >= 2 * HUGE_PAGE;
-    const size_t unit = large ? HUGE_PAGE : ALIGNMENT;
-    const size_t rounded = bytes ? (bytes + unit - 1) / unit * unit : unit;
-    void *memory = aligned_alloc(unit, rounded);
-    if (!memory)
-        return zf_malloc_aligned(bytes); /* it has the sentence for this */
-    if (large)
-        madvise(memory, rounded, MADV_HUGEPAGE);
-    return memory;
 }
 
 /* MemAvailable, in kB, counts what the kernel would give up for an allocation; sysconf's free pages
@@ -131,30 +110,6 @@ static void zero(struct stream *stream, void *dst, size_t bytes)
     cpu_copy_bytes(dst, NULL, bytes);
 }
 
-void cpu_copy_bytes(void *dst, const void *src, size_t bytes)
-{
-    const size_t piece = (size_t)1 << 20;
-    size_t n_pieces = (bytes + piece - 1) / piece;
-#pragma omp parallel for schedule(static) if (n_pieces > 1)
-    for (size_t i = 0; i < n_pieces; i++) {
-        size_t first = i * piece, n = bytes - first < piece ? bytes - first : piece;
-        if (src)
-            memcpy((char *)dst + first, (const char *)src + first, n);
-        else
-            memset((char *)dst + first, 0, n);
-    }
-}
-
-float *cpu_scratch(struct stream *s, size_t n)
-{
-    if (n > s->scratch_length) {
-        free(s->scratch);
-        s->scratch_length = n + n / 4;
-        s->scratch = memory_allocate(sizeof(float) * s->scratch_length);
-    }
-    return s->scratch;
-}
-
 #define X(name) .name = cpu_##name,
 static const struct ops cpu_ops = {MODEL_OPERATORS(X)};
 static const struct row_ops cpu_row_ops = {ROW_OPERATORS(X)};
@@ -169,12 +124,13 @@ struct device *device_cpu(int n_threads)
         .row_ops = &cpu_row_ops,
         .dtype = DTYPE_F32,
         .unified = true,
+        .head_rows = 256,
         .compute = &compute,
         .reserve = memory_reserve,
-        .allocate = memory_allocate,
+        .allocate = cpu_allocate,
         .release = free,
         .free_bytes = free_bytes,
-        .allocate_host = memory_allocate,
+        .allocate_host = cpu_allocate,
         .release_host = free,
         .stream_create = stream_create,
         .stream_destroy = stream_destroy,
@@ -191,6 +147,7 @@ struct device *device_cpu(int n_threads)
         .copy = copy,
         .zero = zero,
     };
+    device.products = device_cpu_products();
     if (n_threads > 0)
         omp_set_num_threads(n_threads);
     return &device;

@@ -363,6 +363,7 @@ static void fill_device(struct device *d)
     d->row_ops = &cuda_row_ops;
     d->dtype = DTYPE_BF16;
     d->unified = false;
+    d->head_rows = 1024;
     d->compute = &cuda.compute;
     d->reserve = memory_reserve;
     d->takes_shape = takes_shape;

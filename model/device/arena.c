@@ -12,7 +12,8 @@ size_t memory_total(const struct memory_use *use)
            use->workspace;
 }
 
-size_t memory_rounded(size_t bytes)
+/* What an allocation of so many bytes takes. */
+static size_t rounded(size_t bytes)
 {
     return (bytes + ALIGNMENT - 1) / ALIGNMENT * ALIGNMENT;
 }
@@ -20,7 +21,7 @@ size_t memory_rounded(size_t bytes)
 void *arena_take(struct arena *a, size_t *use, size_t count, size_t element_bytes)
 {
     size_t bytes = count * element_bytes;
-    *use += memory_rounded(bytes);
+    *use += rounded(bytes);
     if (!a->device || bytes == 0)
         return NULL;
     a->pieces = zf_realloc(a->pieces, (size_t)(a->n_pieces + 1) * sizeof *a->pieces);

@@ -23,8 +23,6 @@ struct memory_use {
 };
 
 size_t memory_total(const struct memory_use *use);
-/* What an allocation of so many bytes takes. */
-size_t memory_rounded(size_t bytes);
 
 struct arena {
     struct device *device; /* NULL: only measures */

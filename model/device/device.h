@@ -5,8 +5,8 @@
 #ifndef ZF_MODEL_DEVICE_DEVICE_H
 #define ZF_MODEL_DEVICE_DEVICE_H
 
+#include "data/dtype.h"
 #include "data/error.h"
-#include "data/safetensors.h"
 
 #include <stdbool.h>
 #include <stddef.h>
@@ -21,8 +21,11 @@ struct device {
     const char *name;              /* "cpu", "cuda" */
     const struct ops *ops;         /* of models (model/device/ops.h) */
     const struct row_ops *row_ops; /* of the engine (model/device/row_ops.h) */
-    enum dtype dtype;       /* of parameters and activations: F32 on the CPU device, BF16 on CUDA */
-    bool unified;           /* device memory is host memory: the host may look into it */
+    enum dtype dtype; /* of parameters and activations: F32 on the CPU device, BF16 on CUDA */
+    bool unified;     /* device memory is host memory: the host may look into it */
+    int head_rows;    /* of logits that a language model's head makes at a time: few enough for the
+                         CPU's caches, enough to occupy a GPU */
+    const char *products;   /* what computes matrix products, for the log; NULL: nothing to tell */
     struct stream *compute; /* the stream that forward and backward run on */
     struct plan *plan;      /* of a device that only counts (model/plan/plan.h), whose arrays have
                                no bytes; NULL of all others */

@@ -58,10 +58,16 @@ struct plan {
 extern const struct ops plan_ops;
 extern const struct row_ops plan_row_ops;
 
+/* Larger arrays are reserved, not allocated. */
+#define PLAN_MAP_LIMIT ((size_t)1 << 20)
+void *plan_take(struct plan *p, size_t bytes, bool on_device);
+void plan_give_back(struct plan *p, void *memory);
+/* What lies at this address; NULL: none of the plan's. */
+const struct allocation *plan_find(const struct plan *p, const void *memory);
 bool plan_on_device(const struct plan *p, const void *memory);
 
-/* Puts work on a stream; on a CPU device the host waits for it. */
-sim_op plan_put(struct stream *s, const struct sim_work *work);
+/* These put work on a stream; on a CPU device the host waits for it. */
+
 /* An operator with this cost. name: as in machine_operator. what: as in sim_work. */
 void plan_operate(struct stream *s, const char *name, const char *what, struct op_cost cost,
                   bool drops);

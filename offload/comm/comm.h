@@ -65,7 +65,6 @@ void comm_device_reduce(struct comm *c, struct stream *s, const float *data, flo
 void comm_device_reduce_begin(struct comm *c);
 /* The reductions that were begun, all on this stream, are done in its order. */
 void comm_device_finish(struct comm *c, struct stream *s);
-void comm_device_broadcast(struct comm *c, struct stream *s, void *data, size_t bytes, int root);
 /* In place: rank r's bytes lie at data + offset[r] and end at offset[r + 1]; all get all. */
 void comm_device_all_gather(struct comm *c, struct stream *s, void *data, const size_t *offset);
 

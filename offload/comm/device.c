@@ -283,12 +283,6 @@ static void plan_reduce(struct attached *a, const struct reduction *r)
     a->asked_stream = r->stream;
 }
 
-void comm_plan_host(const struct comm *c, double bytes)
-{
-    if (c->size > 1 && c->attached)
-        plan_host_exchange(c->attached->device->plan, 2 * bytes * (c->size - 1) / c->size, 1);
-}
-
 /* ---- the interface ---- */
 
 static void attach_staged(struct attached *a)
@@ -308,6 +302,7 @@ void comm_attach(struct comm *c, struct device *device)
         return;
     if (c->planned) {
         a->transport = TRANSPORT_PLANNED;
+        c->plan = device->plan;
     } else if (device->unified) {
         a->transport = TRANSPORT_MPI;
     } else if (nccl_usable(c, a, &why)) {
@@ -339,6 +334,7 @@ void comm_detach(struct comm *c)
     free(a->later);
     free(a);
     c->attached = NULL;
+    c->plan = NULL;
 }
 
 const char *comm_device_transport(const struct comm *c)
@@ -428,7 +424,7 @@ void comm_device_finish(struct comm *c, struct stream *s)
     }
 }
 
-void comm_device_broadcast(struct comm *c, struct stream *s, void *data, size_t bytes, int root)
+static void broadcast(struct comm *c, struct stream *s, void *data, size_t bytes, int root)
 {
     struct attached *a = c->attached;
     if (bytes == 0)
@@ -465,7 +461,7 @@ void comm_device_all_gather(struct comm *c, struct stream *s, void *data, const 
         check_nccl(c, nccl_group_begin(a->nccl, &err));
     }
     for (int r = 0; r < c->size; r++)
-        comm_device_broadcast(c, s, (char *)data + offset[r], offset[r + 1] - offset[r], r);
+        broadcast(c, s, (char *)data + offset[r], offset[r + 1] - offset[r], r);
     if (group)
         check_nccl(c, nccl_group_end(a->nccl, &err));
 }

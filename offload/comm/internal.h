@@ -11,6 +11,7 @@ struct comm {
     bool planned; /* the other ranks are not there */
     int rank, size, local_rank, local_size, core_rank, core_size;
     struct attached *attached; /* the device (device.c), or NULL */
+    struct plan *plan;         /* of a planned one: the attached device's, or NULL */
 };
 
 /* Prints what failed where and ends all ranks. */
@@ -29,9 +30,6 @@ static inline int comm_piece(size_t n)
     const size_t largest = (size_t)1 << 28;
     return (int)(n < largest ? n : largest);
 }
-
-/* Of a planned communicator: n bytes of a collective in the host's memory, which goes to all. */
-void comm_plan_host(const struct comm *c, double bytes);
 
 /* Releases what comm_attach made. */
 void comm_detach(struct comm *c);

@@ -17,6 +17,7 @@
 
 #include "data/alloc.h"
 #include "data/file.h"
+#include "data/safetensors.h"
 
 #include <dirent.h>
 #include <inttypes.h>

@@ -36,7 +36,9 @@ enum host_adam_path host_adam_best_path(void)
     return path;
 }
 
-struct adamw host_adam_rule_at(const struct adamw *rule, uint32_t update)
+/* The rule with correction1 and correction2 of a channel's update number `update`, from 1:
+ * 1 - beta^update, in double precision, as on the device. */
+static struct adamw rule_at(const struct adamw *rule, uint32_t update)
 {
     struct adamw at = *rule;
     at.correction1 = (float)(1.0 - pow(rule->beta1, update));
@@ -47,7 +49,7 @@ struct adamw host_adam_rule_at(const struct adamw *rule, uint32_t update)
 static struct adam_constants adam_constants_of(const struct adamw *rule, float gradient_scale,
                                                uint32_t update)
 {
-    struct adamw at = host_adam_rule_at(rule, update);
+    struct adamw at = rule_at(rule, update);
     return (struct adam_constants){
         .gradient_scale = gradient_scale,
         .beta1 = at.beta1,

@@ -15,7 +15,7 @@
 #ifndef ZF_OFFLOAD_HOST_ADAM_H
 #define ZF_OFFLOAD_HOST_ADAM_H
 
-#include "data/safetensors.h"
+#include "data/dtype.h"
 #include "model/device/row_groups.h"
 #include "model/device/row_ops.h"
 
@@ -44,10 +44,6 @@ struct host_adam_matrix {
     struct matrix_part part;    /* which rows they are, for their groups */
     bool decays;                /* the rule's weight decay applies in jobs */
 };
-
-/* The rule with correction1 and correction2 of a channel's update number `update`, from 1:
- * 1 - beta^update, in double precision. Whoever updates channels elsewhere uses the same. */
-struct adamw host_adam_rule_at(const struct adamw *rule, uint32_t update);
 
 /* One AdamW update (formula: model/device/row_ops.h) of the deferred ones of rows [row0, row1),
  * and one more in their counts. The rule's own corrections are not used. bf16 parameters are

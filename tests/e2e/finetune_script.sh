@@ -31,6 +31,7 @@ check "a task, two ranks" env TASK=MRPC GLUE_DIR=my-glue MODEL_DIR=my-gpt NPROC=
     --learning_rate 1e-3
 cp "$scratch/check.log" "$scratch/printed"
 check "a task, two ranks: says so" grep -q 'MRPC: .* 2 rank(s)' "$scratch/printed"
+check "a task, two ranks: how they exchange" grep -q 'ranks exchange gradients by MPI' "$scratch/printed"
 check "a task, two ranks: results" test -s mrpc/model.safetensors
 check "an option passes through" grep -q '"lr": 0.001' mrpc/zf_train_config.json
 check "GLUE's F1 is there" grep -q eval_f1 mrpc/all_results.json

@@ -50,13 +50,6 @@ static void reduces(void **state)
     check_reduce(2 * OVER_STAGING, 1);
 }
 
-static void broadcasts(void **state)
-{
-    (void)state;
-    each_order(check_broadcast(MANY));
-    check_broadcast(OVER_STAGING);
-}
-
 static void gathers(void **state)
 {
     (void)state;
@@ -136,7 +129,6 @@ int main(int argc, char **argv)
         cmocka_unit_test(chooses_a_transport),
         cmocka_unit_test(all_reduces),
         cmocka_unit_test(reduces),
-        cmocka_unit_test(broadcasts),
         cmocka_unit_test(gathers),
         cmocka_unit_test(orders_two_streams),
         cmocka_unit_test(orders_many_streams),

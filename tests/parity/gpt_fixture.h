@@ -6,6 +6,7 @@
 #include "tests/testing.h"
 
 #include "data/alloc.h"
+#include "data/safetensors.h"
 #include "model/gpt.h"
 
 #include <math.h>

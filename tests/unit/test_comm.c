@@ -28,13 +28,6 @@ static void reduces(void **state)
     check_reduce(MANY, 1);
 }
 
-static void broadcasts(void **state)
-{
-    (void)state;
-    check_broadcast(1);
-    check_broadcast(MANY);
-}
-
 static void gathers(void **state)
 {
     (void)state;
@@ -65,7 +58,6 @@ static void nothing_is_a_size(void **state)
     (void)state;
     size_t *offset = zf_calloc((size_t)comm_size(world) + 1, sizeof *offset);
     comm_device_all_reduce(world, device->compute, NULL, 0);
-    comm_device_broadcast(world, device->compute, NULL, 0, 0);
     comm_device_all_gather(world, device->compute, NULL, offset);
     comm_device_finish(world, device->compute);
     free(offset);
@@ -77,7 +69,6 @@ int main(void)
         cmocka_unit_test(knows_its_ranks),
         cmocka_unit_test(all_reduces),
         cmocka_unit_test(reduces),
-        cmocka_unit_test(broadcasts),
         cmocka_unit_test(gathers),
         cmocka_unit_test(orders_two_streams),
         cmocka_unit_test(orders_many_streams),

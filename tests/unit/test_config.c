@@ -829,6 +829,58 @@ static void shows_where_values_come_from(void **state)
     config_free(&c);
 }
 
+/* What was worked out says so, and what was given and has stayed keeps its place. */
+static void origins_are_true_after_resolving(void **state)
+{
+    (void)state;
+    static const struct {
+        const char *json, *options, *key, *value, *origin;
+    } cases[] = {
+        {"{\"scheduler\": {\"type\": \"WarmupDecayLR\"}, \"training_arguments\":\n"
+         "{\"lr_scheduler_type\": \"linear\"}}",
+         "", "lr_scheduler_type", "\"linear\"", ":2"},
+        {"{\"scheduler\": {\"type\": \"WarmupDecayLR\"}}", "", "lr_scheduler_type", "\"linear\"",
+         "auto"},
+        {"{\"scheduler\": {\"type\": \"WarmupDecayLR\", \"params\":\n"
+         "{\"warmup_num_steps\": \"auto\"}}}",
+         "--warmup_steps 7", "warmup_steps", "7", "--warmup_steps"},
+        {"{\"scheduler\": {\"type\": \"WarmupDecayLR\", \"params\":\n"
+         "{\"warmup_num_steps\": 9}}}",
+         "", "warmup_steps", "9", "auto"},
+        {"{}", "--warmup_ratio 0.1", "warmup_ratio", "0.0", "auto"},
+        {"{}", "--warmup_ratio 0.1", "warmup_steps", "30", "auto"},
+        {"{\"training_arguments\":\n{\"use_cpu\": true}}", "--device cpu", "use_cpu", "true", ":2"},
+        {"{\"training_arguments\":\n{\"use_cpu\": true}}", "--device cuda", "use_cpu", "false",
+         "auto"},
+        {"{\"zero_optimization\": {\"stage\": 2, \"offload_optimizer\": {\"device\": \"cpu\"}}}",
+         "--zero_optimization.zenflow.topk_ratio 0.2", "zero_optimization.zenflow.enabled", "true",
+         "--zero_optimization.zenflow.topk_ratio"},
+        {"{\"zero_optimization\": {\"stage\": 2, \"offload_optimizer\": {\"device\": \"cpu\"}}}",
+         "--zero_optimization.zenflow.topk_ratio 0.2 --zero_optimization.zenflow.enabled false",
+         "zero_optimization.zenflow.enabled", "false", "--zero_optimization.zenflow.enabled"},
+    };
+    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
+        char options[512], start[128];
+        snprintf(options, sizeof options, COMPLETE "%s", cases[i].options);
+        assert_works(parse_text(cases[i].json, options, 1), err);
+        assert_works(config_resolve_steps(&c, 800, &err), err);
+        FILE *out = fmemopen(printed, sizeof printed, "w");
+        config_print(&c, out);
+        fclose(out);
+        snprintf(start, sizeof start, "\n%s ", cases[i].key);
+        char *line = strstr(printed, start);
+        assert_non_null(line);
+        line[1 + strcspn(line + 1, "\n")] = 0;
+        const char *value = strstr(line, "= ") + 2, *origin = strstr(line, "# ");
+        size_t n = strlen(cases[i].value), tail = strlen(cases[i].origin);
+        bool ok = strncmp(value, cases[i].value, n) == 0 && value[n] == ' ' &&
+                  strcmp(origin + strlen(origin) - tail, cases[i].origin) == 0;
+        if (!ok)
+            fail_msg("case %zu: %s", i, line + 1);
+        config_free(&c);
+    }
+}
+
 static void helps_with_every_key(void **state)
 {
     (void)state;
@@ -877,6 +929,7 @@ int main(void)
         cmocka_unit_test(writes_the_same_run),
         cmocka_unit_test(ready_configurations_parse),
         cmocka_unit_test(shows_where_values_come_from),
+        cmocka_unit_test(origins_are_true_after_resolving),
         cmocka_unit_test(helps_with_every_key),
     };
     int failed = cmocka_run_group_tests(tests, NULL, NULL);

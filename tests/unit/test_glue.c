@@ -63,9 +63,17 @@ static void names_splits(void **state)
     assert_string_equal(glue_split_name(task_of("mnli"), GLUE_TRAIN), "train");
     assert_string_equal(glue_split_name(task_of("mnli"), GLUE_DEV), "dev_matched");
     assert_string_equal(glue_split_name(task_of("mnli"), GLUE_TEST_MISMATCHED), "test_mismatched");
-    assert_true(glue_has_split(task_of("mnli"), FIXTURES, GLUE_DEV_MISMATCHED));
-    assert_false(glue_has_split(task_of("rte"), FIXTURES, GLUE_DEV_MISMATCHED));
-    assert_true(glue_has_split(task_of("rte"), FIXTURES "/RTE", GLUE_DEV));
+}
+
+static void finds_a_tasks_own_folder(void **state)
+{
+    (void)state;
+    struct zf_error err;
+    struct glue_data data;
+    assert_works(glue_read_split(&data, task_of("rte"), FIXTURES "/RTE", GLUE_DEV, &err), err);
+    assert_true(data.n_examples > 0);
+    glue_free(&data);
+    assert_false(glue_read_split(&data, task_of("rte"), FIXTURES, GLUE_DEV_MISMATCHED, &err));
 }
 
 /* What a fixture holds: its examples, and one of them. */
@@ -362,12 +370,19 @@ int main(void)
 {
     struct zf_error err;
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(finds_tasks),          cmocka_unit_test(names_splits),
-        cmocka_unit_test(reads_all_tasks),      cmocka_unit_test(takes_columns_in_any_order),
-        cmocka_unit_test(reads_the_index),      cmocka_unit_test(refuses_bad_headers),
-        cmocka_unit_test(refuses_bad_rows),     cmocka_unit_test(refuses_bytes_that_are_not_text),
-        cmocka_unit_test(says_where_it_looked), cmocka_unit_test(writes_submissions),
-        cmocka_unit_test(reads_the_sample),     cmocka_unit_test(reads_the_real_files),
+        cmocka_unit_test(finds_tasks),
+        cmocka_unit_test(names_splits),
+        cmocka_unit_test(finds_a_tasks_own_folder),
+        cmocka_unit_test(reads_all_tasks),
+        cmocka_unit_test(takes_columns_in_any_order),
+        cmocka_unit_test(reads_the_index),
+        cmocka_unit_test(refuses_bad_headers),
+        cmocka_unit_test(refuses_bad_rows),
+        cmocka_unit_test(refuses_bytes_that_are_not_text),
+        cmocka_unit_test(says_where_it_looked),
+        cmocka_unit_test(writes_submissions),
+        cmocka_unit_test(reads_the_sample),
+        cmocka_unit_test(reads_the_real_files),
     };
     if (!mkdtemp(folder))
         return 1;

@@ -3,6 +3,7 @@
 
 #include "data/alloc.h"
 #include "data/file.h"
+#include "data/safetensors.h"
 #include "model/gpt.h"
 
 #include <math.h>

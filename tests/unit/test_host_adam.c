@@ -7,6 +7,7 @@
 #include "data/bf16.h"
 #include "data/clock.h"
 #include "data/rng.h"
+#include "data/safetensors.h"
 #include "offload/host/adam.h"
 #include "offload/host/memory.h"
 #include "offload/host/workers.h"

@@ -40,9 +40,8 @@ static void put(const char *name, const char *text)
 
 static void copy(const char *from, const char *name)
 {
-    struct zf_error err;
     char *path = zf_format("%s/%s", folder, name);
-    assert_works(file_copy(from, path, &err), err);
+    copy_file(from, path);
     free(path);
 }
 

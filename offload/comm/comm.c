@@ -1,0 +1,119 @@
+/* Who the ranks are. */
+#include "offload/comm/internal.h"
+
+#include "data/alloc.h"
+#include "offload/host/cores.h"
+
+#include <stdlib.h>
+
+/* Launchers announce themselves in the environment: Open MPI's and PRRTE's mpirun, Slurm's srun
+ * with PMIx or PMI2, Hydra. */
+static bool launched(void)
+{
+    static const char *const marks[] = {"OMPI_COMM_WORLD_SIZE", "PMIX_RANK", "PMI_RANK",
+                                        "PMI_SIZE"};
+    for (size_t i = 0; i < sizeof marks / sizeof *marks; i++)
+        if (getenv(marks[i]))
+            return true;
+    return false;
+}
+
+struct comm *comm_create_alone(void)
+{
+    struct comm *c = zf_malloc(sizeof *c);
+    *c = (struct comm){.alone = true, .size = 1, .local_size = 1, .core_size = 1};
+    return c;
+}
+
+struct comm *comm_create_planned(int ranks, int ranks_per_host)
+{
+    struct comm *c = comm_create_alone();
+    c->planned = true;
+    c->size = ranks;
+    c->local_size = c->core_size = ranks < ranks_per_host ? ranks : ranks_per_host;
+    return c;
+}
+
+/* Counts the ranks on this machine whose affinity mask is this rank's. */
+static void find_core_sharers(struct comm *c, MPI_Comm node)
+{
+    cpu_set_t mine, *all = zf_malloc(sizeof mine * (size_t)c->local_size);
+    cpu_cores_allowed(&mine, sizeof mine);
+    check_mpi(MPI_Allgather(&mine, sizeof mine, MPI_BYTE, all, sizeof mine, MPI_BYTE, node));
+    c->core_size = 0;
+    for (int r = 0; r < c->local_size; r++) {
+        if (r == c->local_rank)
+            c->core_rank = c->core_size;
+        c->core_size += CPU_EQUAL(&mine, &all[r]) != 0;
+    }
+    free(all);
+}
+
+struct comm *comm_create(void)
+{
+    struct comm *c = comm_create_alone();
+    if (!launched())
+        return c;
+    c->alone = false;
+    int provided;
+    MPI_Comm node;
+    check_mpi(MPI_Init_thread(NULL, NULL, MPI_THREAD_FUNNELED, &provided));
+    check_mpi(MPI_Comm_set_errhandler(MPI_COMM_WORLD, MPI_ERRORS_RETURN));
+    check_mpi(MPI_Comm_rank(MPI_COMM_WORLD, &c->rank));
+    check_mpi(MPI_Comm_size(MPI_COMM_WORLD, &c->size));
+    check_mpi(MPI_Comm_split_type(MPI_COMM_WORLD, MPI_COMM_TYPE_SHARED, 0, MPI_INFO_NULL, &node));
+    check_mpi(MPI_Comm_rank(node, &c->local_rank));
+    check_mpi(MPI_Comm_size(node, &c->local_size));
+    find_core_sharers(c, node);
+    check_mpi(MPI_Comm_free(&node));
+    return c;
+}
+
+void comm_destroy(struct comm *c)
+{
+    comm_detach(c);
+    if (!c->alone)
+        MPI_Finalize();
+    free(c);
+}
+
+int comm_rank(const struct comm *c)
+{
+    return c->rank;
+}
+
+int comm_size(const struct comm *c)
+{
+    return c->size;
+}
+
+int comm_local_rank(const struct comm *c)
+{
+    return c->local_rank;
+}
+
+int comm_local_size(const struct comm *c)
+{
+    return c->local_size;
+}
+
+int comm_core_rank(const struct comm *c)
+{
+    return c->core_rank;
+}
+
+int comm_core_size(const struct comm *c)
+{
+    return c->core_size;
+}
+
+int comm_core_threads(const struct comm *c)
+{
+    cpu_set_t cores;
+    const char *asked = getenv("OMP_NUM_THREADS");
+    if (asked && atoi(asked) > 0)
+        return atoi(asked);
+    cpu_cores_allowed(&cores, sizeof cores);
+    int mine = CPU_COUNT(&cores) / c->core_size;
+    return mine > 0 ? mine : 1;
+}
