@@ -181,7 +181,7 @@ static void describe(struct plan *p)
         .row_ops = &plan_row_ops,
         .dtype = p->machine.is_cpu ? DTYPE_F32 : DTYPE_BF16,
         .unified = p->machine.is_cpu,
-        .head_rows = p->machine.is_cpu ? 256 : 1024, /* theirs */
+        .head_rows = p->machine.is_cpu ? 256 : 1024, /* those of the devices that it stands for */
         .compute = &p->compute,
         .plan = p,
         .reserve = reserve,
