@@ -75,7 +75,7 @@ struct bench {
     const struct options *options;
     struct worker_pool *pool;
     struct host_adam_matrix matrix;
-    struct host_adam_task *tasks;
+    struct host_adam_chunk *tasks;
     int n_tasks;
 };
 
@@ -118,19 +118,19 @@ static void triad_stream(float *a, const float *b, const float *c, size_t n)
 #endif
 }
 
-static size_t first_element(const struct host_adam_task *task)
+static size_t first_element(const struct host_adam_chunk *task)
 {
     return (size_t)task->first * task->matrix->cols;
 }
 
-static size_t n_elements(const struct host_adam_task *task)
+static size_t n_elements(const struct host_adam_chunk *task)
 {
     return (size_t)(task->last - task->first) * task->matrix->cols;
 }
 
 static void triad_plain_task(void *tasks, int i)
 {
-    const struct host_adam_task *t = (const struct host_adam_task *)tasks + i;
+    const struct host_adam_chunk *t = (const struct host_adam_chunk *)tasks + i;
     const struct host_adam_matrix *x = t->matrix;
     size_t at = first_element(t);
     triad_plain(x->master + at, x->m + at, x->v + at, n_elements(t));
@@ -138,7 +138,7 @@ static void triad_plain_task(void *tasks, int i)
 
 static void triad_stream_task(void *tasks, int i)
 {
-    const struct host_adam_task *t = (const struct host_adam_task *)tasks + i;
+    const struct host_adam_chunk *t = (const struct host_adam_chunk *)tasks + i;
     const struct host_adam_matrix *x = t->matrix;
     size_t at = first_element(t);
     triad_stream(x->master + at, x->m + at, x->v + at, n_elements(t));
@@ -147,7 +147,7 @@ static void triad_stream_task(void *tasks, int i)
 /* The state, before anything is measured: the workers that use the memory touch it first. */
 static void fill_state(void *tasks, int i)
 {
-    const struct host_adam_task *t = (const struct host_adam_task *)tasks + i;
+    const struct host_adam_chunk *t = (const struct host_adam_chunk *)tasks + i;
     const struct host_adam_matrix *x = t->matrix;
     for (size_t at = first_element(t), end = at + n_elements(t); at < end; at++) {
         x->master[at] = 1e-2f * (float)(at % 1999);
@@ -160,7 +160,7 @@ static void fill_state(void *tasks, int i)
  * other type, whose halves would be numbers that no gradient has, and denormals are slow. */
 static void fill_gradient(void *tasks, int i)
 {
-    const struct host_adam_task *t = (const struct host_adam_task *)tasks + i;
+    const struct host_adam_chunk *t = (const struct host_adam_chunk *)tasks + i;
     const struct host_adam_matrix *x = t->matrix;
     for (size_t at = first_element(t), end = at + n_elements(t); at < end; at++) {
         const float gradient = 1e-2f * (float)(at % 13 + 1);
@@ -181,7 +181,7 @@ static void run_tasks(const struct bench *b, void (*run)(void *, int), void *arg
 static void run_groups(const struct bench *b, enum host_adam_path path)
 {
     struct host_adam_job job = {
-        .tasks = b->tasks,
+        .chunks = b->tasks,
         .n_groups = b->options->interval,
         .rule = {.lr = 1e-4f, .beta1 = 0.9f, .beta2 = 0.999f, .eps = 1e-8f, .weight_decay = 0.01f},
         .path = path,

@@ -362,10 +362,10 @@ static bool measure_workers(const struct measuring *m, struct zf_error *err)
         .part = {.rows = ADAM_ROWS, .cols = ADAM_WIDTH},
     };
     struct host_adam_matrix *x = &matrix;
-    struct host_adam_task *tasks = zf_malloc(sizeof *tasks * (size_t)host_adam_cut(x, NULL));
+    struct host_adam_chunk *tasks = zf_malloc(sizeof *tasks * (size_t)host_adam_cut(x, NULL));
     const int n_tasks = host_adam_cut(x, tasks);
     struct host_adam_job job = {
-        .tasks = tasks,
+        .chunks = tasks,
         .n_groups = 1,
         .rule = {.lr = 1e-4f, .beta1 = 0.9f, .beta2 = 0.999f, .eps = 1e-8f},
         .path = host_adam_best_path(),

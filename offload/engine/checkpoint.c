@@ -133,23 +133,13 @@ static void write_metadata(const struct engine *e, struct safetensors_writer *w)
     free(counters);
 }
 
-/* Updates in flight finish first: what they changed is saved, and their arrival stays due. */
-static void wait_for_workers(struct engine *e)
-{
-    struct step_report ignored = {0};
-    engine_settle(e);
-    host_wait(e, &e->windows.accumulation, &ignored);
-    for (int j = 0; j < e->windows.interval; j++)
-        if (e->windows.groups[j].in_flight)
-            host_wait(e, &e->windows.groups[j].update, &ignored);
-}
-
 bool engine_save(struct engine *e, const char *directory, struct zf_error *err)
 {
     char *path = shard_path(directory, comm_rank(e->comm), comm_size(e->comm));
     struct safetensors_writer *w = safetensors_write_begin(path, err);
     free(path);
-    wait_for_workers(e);
+    engine_settle(e);
+    windows_wait(e);
     if (w) {
         int64_t groups[2] = {e->windows.interval, GROUP_FIELDS}, norms[2] = {2, e->n_matrices};
         write_metadata(e, w);
@@ -379,7 +369,8 @@ static bool load_all(struct engine *e, const char *directory, struct zf_error *e
 
 bool engine_load(struct engine *e, const char *directory, struct zf_error *err)
 {
-    wait_for_workers(e);
+    engine_settle(e);
+    windows_wait(e);
     engine_forget(e);
     bool ok = load_all(e, directory, err);
     if (ok) {

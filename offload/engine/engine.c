@@ -78,6 +78,7 @@ static void round_parameters(struct engine *e)
 void engine_forget(struct engine *e)
 {
     streams_wait(e);
+    host_take_stall(e);
     interval_forget(e);
     state_forget(e);
     windows_forget(e);

@@ -43,16 +43,16 @@ static void place_host_state(struct engine *e)
     }
 }
 
-static void make_tasks(struct engine *e)
+static void make_chunks(struct engine *e)
 {
     for (int pass = 0; pass < 2; pass++) {
-        e->host.n_tasks = 0;
+        e->host.n_chunks = 0;
         for (int i = 0; i < e->n_matrices; i++)
             if (e->matrices[i].selectable)
-                e->host.n_tasks += host_adam_cut(
-                    &e->matrices[i].host, pass == 1 ? e->host.tasks + e->host.n_tasks : NULL);
+                e->host.n_chunks += host_adam_cut(
+                    &e->matrices[i].host, pass == 1 ? e->host.chunks + e->host.n_chunks : NULL);
         if (pass == 0)
-            e->host.tasks = zf_malloc(sizeof *e->host.tasks * (size_t)(e->host.n_tasks + 1));
+            e->host.chunks = zf_malloc(sizeof *e->host.chunks * (size_t)(e->host.n_chunks + 1));
     }
 }
 
@@ -70,7 +70,7 @@ bool host_create(struct engine *e, struct zf_error *err)
         e->host.exchange = e->device->allocate_host(e->host.exchange_bytes);
     }
     place_host_state(e);
-    make_tasks(e);
+    make_chunks(e);
     return true;
 }
 
@@ -84,7 +84,7 @@ void host_release(struct engine *e)
         host_memory_free(h->state, h->state_bytes);
     if (h->exchange)
         e->device->release_host(h->exchange);
-    free(h->tasks);
+    free(h->chunks);
     free(h->updates);
 }
 
@@ -96,10 +96,10 @@ void host_release(struct engine *e)
 static void initialise_chunk(void *argument, int chunk)
 {
     struct engine *e = argument;
-    const struct host_adam_task *task = &e->host.tasks[chunk];
-    const struct matrix *m = &e->matrices[task->matrix->part.index];
-    size_t at = (size_t)task->first * (size_t)m->cols;
-    size_t n = (size_t)(task->last - task->first) * (size_t)m->cols;
+    const struct host_adam_chunk *c = &e->host.chunks[chunk];
+    const struct matrix *m = &e->matrices[c->matrix->part.index];
+    size_t at = (size_t)c->first * (size_t)m->cols;
+    size_t n = (size_t)(c->last - c->first) * (size_t)m->cols;
     if (e->device->unified)
         memcpy(m->host.master + at, (const float *)m->values + at, sizeof(float) * n);
     else
@@ -138,7 +138,7 @@ void host_start(struct engine *e)
         return;
     if (!e->device->unified)
         download_parameters(e);
-    struct worker_job job = {.run = initialise_chunk, .argument = e, .n_chunks = e->host.n_tasks};
+    struct worker_job job = {.run = initialise_chunk, .argument = e, .n_chunks = e->host.n_chunks};
     worker_pool_wait(e->host.workers, worker_pool_submit(e->host.workers, &job));
 }
 
@@ -153,14 +153,14 @@ void host_submit(struct engine *e, struct host_work *work, void (*run)(void *, i
 {
     struct device *d = e->device;
     work->workers = e->host.workers;
-    work->job = (struct worker_job){run, argument, e->host.n_tasks, bytes};
+    work->job = (struct worker_job){run, argument, e->host.n_chunks, bytes};
     work->begun = true;
     work->step = trace_step(e->config.trace);
     d->stream_call(e->streams.down, hand_over, work);
     d->event_record(work->handed_over, e->streams.down);
 }
 
-void host_wait(struct engine *e, const struct host_work *work, struct step_report *report)
+void host_wait(struct engine *e, const struct host_work *work)
 {
     if (!work->begun)
         return;
@@ -171,8 +171,15 @@ void host_wait(struct engine *e, const struct host_work *work, struct step_repor
     double end = clock_seconds();
     if (done)
         return;
-    report->stall_seconds += end - start;
+    e->host.stall_seconds += end - start;
     trace_span(e->config.trace, TRACE_HOST, 0, "stall", trace_step(e->config.trace), start, end);
+}
+
+double host_take_stall(struct engine *e)
+{
+    double seconds = e->host.stall_seconds;
+    e->host.stall_seconds = 0;
+    return seconds;
 }
 
 void host_trace(const struct engine *e, struct host_work *work, const char *name)

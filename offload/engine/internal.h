@@ -163,7 +163,6 @@ struct windows {
     /* accumulate on the host */
     struct host_work accumulation; /* the host's addition of staged gradients to its windows */
     bool staging_gradients;        /* this step's have begun to go down */
-    double stall_seconds;          /* of this step, before its report */
     size_t staged_bytes;
     uint64_t staged_fresh; /* groups whose windows it begins */
     float staged_factor;   /* of clipping */
@@ -178,15 +177,16 @@ struct observed {
 };
 
 struct host {
-    struct worker_pool *workers;  /* NULL where nothing is ever deferred */
-    struct host_adam_task *tasks; /* all jobs have these chunks */
-    int n_tasks;
+    struct worker_pool *workers;    /* NULL where nothing is ever deferred */
+    struct host_adam_chunk *chunks; /* of all jobs */
+    int n_chunks;
     float *state;   /* master, m, v, and windows where they are on the host */
     void *exchange; /* gradients down, parameters up; then staged gradients */
     size_t state_bytes, exchange_bytes;
     uint32_t *updates;     /* (channels owned) AdamW updates that each has had */
     size_t elements;       /* parameters whose state may live on the host */
     double seconds_before; /* that workers had worked before this step */
+    double stall_seconds;  /* of this step, so far */
 };
 
 /* ranks > 1: parameters that changed go to the other ranks through this. */
@@ -294,12 +294,14 @@ bool host_create(struct engine *e, struct zf_error *err);
 /* Starts the workers, who make masters of the parameters; once the table of matrices is there. */
 void host_start(struct engine *e);
 void host_release(struct engine *e);
-/* The workers get a job, a chunk for each task, when stream `down` has got to here. bytes: as in
+/* The workers get a job, when stream `down` has got to here. bytes: as in
  * struct worker_job. */
 void host_submit(struct engine *e, struct host_work *work, void (*run)(void *, int),
                  size_t (*bytes)(void *, int), void *argument);
 /* Waits for the workers, counting the wait as a stall. */
-void host_wait(struct engine *e, const struct host_work *work, struct step_report *report);
+void host_wait(struct engine *e, const struct host_work *work);
+/* The seconds that host_wait has counted since the last call. */
+double host_take_stall(struct engine *e);
 /* For the timeline: what each worker did for a job that is done. */
 void host_trace(const struct engine *e, struct host_work *work, const char *name);
 
@@ -395,7 +397,7 @@ void selection_choose(struct engine *e, struct step_report *report);
  * update has arrived. */
 void selection_adopt(struct engine *e, struct group *g, float lr, struct step_report *report);
 /* Channels that left with the closing whose update has arrived are now like all others. */
-void selection_settle(struct engine *e, struct group *g, struct step_report *report);
+void selection_settle(struct engine *e, struct group *g);
 
 /* windows.c */
 
@@ -415,6 +417,9 @@ void windows_close(struct engine *e, struct group *g, struct step_report *report
 /* Makes the host updates visible that are due at the end of this step
  * (all: whatever is in flight). */
 void windows_arrive(struct engine *e, bool all, struct step_report *report);
+/* Host work that is under way gets done; what it has changed arrives when it is due. The wait is
+ * no step's. */
+void windows_wait(struct engine *e);
 /* Starts a new schedule of windows with this step; none may be open or in flight. */
 void windows_begin(struct engine *e, int interval, int lag, int first_step);
 /* No window is open, no host work under way. */

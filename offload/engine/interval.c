@@ -49,12 +49,12 @@ static void note_norms(struct engine *e)
 }
 
 /* A step is over: the first that is seen only starts the clock. */
-static void time_step(struct engine *e, const struct step_report *report)
+static void time_step(struct engine *e)
 {
     struct timing *t = &e->observed.timing;
     if (t->since > 0) {
         t->steps++;
-        t->stall += report->stall_seconds + e->windows.stall_seconds;
+        t->stall += e->host.stall_seconds;
         return;
     }
     t->since = clock_seconds();
@@ -109,7 +109,7 @@ void interval_choose(struct engine *e, struct step_report *report)
     if (e->config.update_interval != 0 || !e->host.workers || !e->selection.selected)
         return;
     note_norms(e);
-    time_step(e, report);
+    time_step(e);
     int seen = e->observed.steps;
     if (seen < e->config.apply_lag || (!is_due(e) && seen < ENGINE_MAX_INTERVAL) || !is_timed(e))
         return;

@@ -270,7 +270,7 @@ void selection_adopt(struct engine *e, struct group *g, float lr, struct step_re
     e->selection.to_adopt &= ~bit;
     if (!is_news || !has_changes(e, g))
         return;
-    host_wait(e, &e->windows.accumulation, report); /* it reads places and windows */
+    host_wait(e, &e->windows.accumulation); /* it reads places and windows */
     streams_follow(e, e->device->compute, e->streams.up);
     streams_follow(e, e->device->compute, e->streams.down);
     change_sides(e, g, lr, report);
@@ -292,9 +292,9 @@ void selection_adopt(struct engine *e, struct group *g, float lr, struct step_re
     selection_publish(e);
 }
 
-void selection_settle(struct engine *e, struct group *g, struct step_report *report)
+void selection_settle(struct engine *e, struct group *g)
 {
-    host_wait(e, &e->windows.accumulation, report); /* it reads places */
+    host_wait(e, &e->windows.accumulation); /* it reads places */
     for (int i = 0; i < e->n_matrices; i++) {
         const struct matrix *m = &e->matrices[i];
         const struct row_groups groups = all_groups(e, m);

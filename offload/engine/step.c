@@ -156,7 +156,7 @@ static void clear_gradients(struct engine *e)
 
 static void report_host_time(struct engine *e, struct step_report *report)
 {
-    report->stall_seconds += e->windows.stall_seconds;
+    report->stall_seconds = host_take_stall(e);
     if (!e->host.workers)
         return;
     double busy = worker_pool_busy_seconds(e->host.workers);
@@ -179,9 +179,9 @@ bool engine_end_step(struct engine *e, struct step_report *report, struct zf_err
         e->skipped_in_a_row++;
     else
         update(e, first_choice, report);
+    clear_gradients(e);
     report->update_interval = e->windows.interval;
     report_host_time(e, report);
-    clear_gradients(e);
     return e->skipped_in_a_row < SKIPPED_IN_A_ROW_LIMIT ||
            zf_fail(err,
                    "the gradient was not finite in %d steps in a row, the last with a learning "

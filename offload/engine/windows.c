@@ -46,15 +46,15 @@ static size_t link_bytes(const struct engine *e, const struct matrix *m, int cha
 
 /* ---- gathering ---- */
 
-/* Adds staged gradients to one task's host windows. */
+/* Adds staged gradients to one chunk's host windows. */
 static void accumulate_chunk(void *argument, int chunk)
 {
     struct engine *e = argument;
-    const struct host_adam_task *task = &e->host.tasks[chunk];
-    struct matrix *m = &e->matrices[task->matrix->part.index];
+    const struct host_adam_chunk *c = &e->host.chunks[chunk];
+    struct matrix *m = &e->matrices[c->matrix->part.index];
     const struct row_groups groups = owned_groups(e, m);
     size_t n = (size_t)m->cols;
-    for (int row = task->first; row < task->last; row++) {
+    for (int row = c->first; row < c->last; row++) {
         size_t at = (size_t)row * n;
         if (place_of(e, m, row) == CHANNEL_IMPORTANT)
             continue;
@@ -72,10 +72,10 @@ static void accumulate_chunk(void *argument, int chunk)
 static size_t accumulate_bytes(void *argument, int chunk)
 {
     const struct engine *e = argument;
-    const struct host_adam_task *task = &e->host.tasks[chunk];
-    const struct matrix *m = &e->matrices[task->matrix->part.index];
+    const struct host_adam_chunk *c = &e->host.chunks[chunk];
+    const struct matrix *m = &e->matrices[c->matrix->part.index];
     size_t bytes = 0;
-    for (int row = task->first; row < task->last; row++)
+    for (int row = c->first; row < c->last; row++)
         if (place_of(e, m, row) != CHANNEL_IMPORTANT)
             bytes += (size_t)m->cols * (2 * sizeof(float) + dtype_size(exchange_dtype(e)));
     return bytes;
@@ -83,7 +83,6 @@ static size_t accumulate_bytes(void *argument, int chunk)
 
 void windows_stage(struct engine *e, int layer)
 {
-    struct step_report waited = {0};
     size_t bytes = 0;
     if (!e->host.workers || e->config.accumulate != ENGINE_ACCUMULATE_HOST)
         return;
@@ -94,11 +93,10 @@ void windows_stage(struct engine *e, int layer)
     if (bytes == 0)
         return;
     if (!e->windows.staging_gradients) { /* the staging memory is about to change */
-        host_wait(e, &e->windows.accumulation, &waited);
+        host_wait(e, &e->windows.accumulation);
         host_trace(e, &e->windows.accumulation, "accumulate");
     }
     e->windows.staging_gradients = true;
-    e->windows.stall_seconds += waited.stall_seconds;
     e->windows.staged_bytes += bytes;
     const struct channel_set set = channels_in(e, ALL_GROUPS, true);
     streams_follow(e, e->streams.down, e->streams.reducing);
@@ -148,7 +146,6 @@ void windows_end_staging(struct engine *e)
 {
     e->windows.staging_gradients = false;
     e->windows.staged_bytes = 0;
-    e->windows.stall_seconds = 0;
 }
 
 /* ---- closing ---- */
@@ -186,7 +183,7 @@ void windows_close(struct engine *e, struct group *g, struct step_report *report
     if (e->config.accumulate == ENGINE_ACCUMULATE_DEVICE)
         send_means(e, g, report);
     g->closing_steps = g->open_steps;
-    g->job = (struct host_adam_job){.tasks = e->host.tasks,
+    g->job = (struct host_adam_job){.chunks = e->host.chunks,
                                     .group = g->index,
                                     .n_groups = e->windows.interval,
                                     .rule = channels_rule(e, lr),
@@ -221,7 +218,7 @@ static void receive(struct engine *e, int layer, const struct group *g, struct s
 
 static void arrive(struct engine *e, struct group *g, struct step_report *report)
 {
-    host_wait(e, &g->update, report);
+    host_wait(e, &g->update);
     host_trace(e, &g->update, "AdamW");
     streams_follow(e, e->streams.up,
                    e->device->compute); /* which reads the parameters as they were */
@@ -237,7 +234,7 @@ static void arrive(struct engine *e, struct group *g, struct step_report *report
     report->staleness = staleness > report->staleness ? staleness : report->staleness;
     g->in_flight = false;
     if (g->has_leaving)
-        selection_settle(e, g, report);
+        selection_settle(e, g);
 }
 
 void windows_arrive(struct engine *e, bool all, struct step_report *report)
@@ -247,6 +244,15 @@ void windows_arrive(struct engine *e, bool all, struct step_report *report)
         if (g->in_flight && (all || g->due <= e->step))
             arrive(e, g, report);
     }
+}
+
+void windows_wait(struct engine *e)
+{
+    host_wait(e, &e->windows.accumulation);
+    for (int j = 0; j < e->windows.interval; j++)
+        if (e->windows.groups[j].in_flight)
+            host_wait(e, &e->windows.groups[j].update);
+    host_take_stall(e);
 }
 
 void windows_flush(struct engine *e, struct step_report *report)

@@ -7,8 +7,8 @@
 #include <assert.h>
 #include <math.h>
 
-/* Elements of a task: of 28 bytes, about a core's L2. */
-#define TASK_ELEMENTS ((size_t)64 << 10)
+/* Elements of a chunk: of 28 bytes, about a core's L2. */
+#define CHUNK_ELEMENTS ((size_t)64 << 10)
 
 bool host_adam_path_runs(enum host_adam_path path)
 {
@@ -156,14 +156,14 @@ void host_adam_put(const struct host_adam_matrix *matrix, size_t row0, size_t ro
     }
 }
 
-int host_adam_cut(const struct host_adam_matrix *matrix, struct host_adam_task *tasks)
+int host_adam_cut(const struct host_adam_matrix *matrix, struct host_adam_chunk *chunks)
 {
-    const size_t rows = matrix->cols < TASK_ELEMENTS ? TASK_ELEMENTS / matrix->cols : 1;
+    const size_t rows = matrix->cols < CHUNK_ELEMENTS ? CHUNK_ELEMENTS / matrix->cols : 1;
     int n = 0;
     for (size_t row = 0; row < matrix->rows; row += rows, n++) {
         const size_t last = row + rows < matrix->rows ? row + rows : matrix->rows;
-        if (tasks)
-            tasks[n] = (struct host_adam_task){matrix, (int)row, (int)last};
+        if (chunks)
+            chunks[n] = (struct host_adam_chunk){matrix, (int)row, (int)last};
     }
     return n;
 }
@@ -171,7 +171,7 @@ int host_adam_cut(const struct host_adam_matrix *matrix, struct host_adam_task *
 void host_adam_run(void *argument, int chunk)
 {
     const struct host_adam_job *job = argument;
-    const struct host_adam_task *t = &job->tasks[chunk];
+    const struct host_adam_chunk *t = &job->chunks[chunk];
     const struct host_adam_matrix *matrix = t->matrix;
     const struct row_groups groups = row_groups_of(&matrix->part, job->n_groups);
     struct adamw rule = job->rule;
@@ -196,7 +196,7 @@ static size_t element_bytes(const struct host_adam_matrix *matrix)
 size_t host_adam_bytes(void *argument, int chunk)
 {
     const struct host_adam_job *job = argument;
-    const struct host_adam_task *t = &job->tasks[chunk];
+    const struct host_adam_chunk *t = &job->chunks[chunk];
     const struct row_groups groups = row_groups_of(&t->matrix->part, job->n_groups);
     size_t rows = 0;
     for (int row = row_groups_next(&groups, job->group, t->first); row < t->last;

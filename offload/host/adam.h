@@ -57,19 +57,19 @@ void host_adam_put(const struct host_adam_matrix *matrix, size_t row0, size_t ro
 
 /* Adjacent rows of a matrix: what one chunk of a job covers (offload/host/workers.h), in all jobs.
  * The matrix is borrowed. */
-struct host_adam_task {
+struct host_adam_chunk {
     const struct host_adam_matrix *matrix;
     int first, last;
 };
 
-/* Cuts a matrix into tasks of about 256 KiB of fp32: a function of its shape alone. Returns how
- * many; tasks: room for them, or NULL. */
-int host_adam_cut(const struct host_adam_matrix *matrix, struct host_adam_task *tasks);
+/* Cuts a matrix into chunks of about 256 KiB of fp32: a function of its shape alone. Returns how
+ * many; chunks: room for them, or NULL. */
+int host_adam_cut(const struct host_adam_matrix *matrix, struct host_adam_chunk *chunks);
 
-/* The host's work when a group's windows have closed, as a job with a chunk for each task: one
- * update of the group's deferred rows. */
+/* The host's work when a group's windows have closed, as a job: one update of the
+ * group's deferred rows. */
 struct host_adam_job {
-    const struct host_adam_task *tasks; /* borrowed */
+    const struct host_adam_chunk *chunks; /* borrowed */
     int group, n_groups;
     struct adamw rule;
     float window_steps; /* gradients in the windows */

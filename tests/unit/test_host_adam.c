@@ -291,9 +291,9 @@ static void leaves_rows_alone(void **state)
 }
 
 /* A matrix's tasks. The caller frees them. */
-static struct host_adam_task *cut(const struct host_adam_matrix *a, int *n)
+static struct host_adam_chunk *cut(const struct host_adam_matrix *a, int *n)
 {
-    struct host_adam_task *tasks = zf_malloc(sizeof *tasks * (size_t)host_adam_cut(a, NULL));
+    struct host_adam_chunk *tasks = zf_malloc(sizeof *tasks * (size_t)host_adam_cut(a, NULL));
     *n = host_adam_cut(a, tasks);
     return tasks;
 }
@@ -305,7 +305,7 @@ static void tasks_cover_a_matrix(void **state)
     for (size_t k = 0; k < sizeof shapes / sizeof *shapes; k++) {
         const struct host_adam_matrix a = {.rows = shapes[k][0], .cols = shapes[k][1]};
         int n, row = 0;
-        struct host_adam_task *tasks = cut(&a, &n);
+        struct host_adam_chunk *tasks = cut(&a, &n);
         for (int i = 0; i < n; i++) {
             assert_ptr_equal(tasks[i].matrix, &a);
             assert_int_equal(tasks[i].first, row);
@@ -357,11 +357,11 @@ static void jobs_on_workers_change_nothing(void **state)
             a.window = windows ? window : NULL;
             a.part = (struct matrix_part){4, FIRST, FIRST + ROWS + 50, COLS};
             a.decays = !windows;
-            struct host_adam_task *tasks = cut(&a, &n);
+            struct host_adam_chunk *tasks = cut(&a, &n);
             assert_in_range(n, 4, ROWS);
             for (int step = 0; step < 3; step++)
                 for (int g = 0; g < GROUPS; g++) {
-                    jobs[g] = (struct host_adam_job){.tasks = tasks,
+                    jobs[g] = (struct host_adam_job){.chunks = tasks,
                                                      .group = g,
                                                      .n_groups = GROUPS,
                                                      .rule = adamw_rule,
@@ -387,9 +387,9 @@ static double time_groups(struct host_adam_matrix *a, int cols, int n_groups)
     a->rows = (size_t)(16 << 20) / a->cols;
     a->part = (struct matrix_part){0, 0, (int)a->rows, cols};
     int n;
-    struct host_adam_task *tasks = cut(a, &n);
+    struct host_adam_chunk *tasks = cut(a, &n);
     struct host_adam_job job = {
-        .tasks = tasks, .n_groups = n_groups, .rule = adamw_rule, .path = host_adam_best_path()};
+        .chunks = tasks, .n_groups = n_groups, .rule = adamw_rule, .path = host_adam_best_path()};
     for (size_t i = 0; i < a->rows * a->cols; i++)
         ((uint16_t *)a->exchange)[i] = 0x3c24;
     const double begin = clock_seconds();
