@@ -47,6 +47,12 @@ static bool write_state(const struct run *run, const struct train_state *s, cons
     json_object_set_new(root, "skipped_steps", json_integer(s->skipped_steps));
     json_object_set_new(root, "best_global_step", json_integer(s->best_step));
     json_object_set_new(root, "best_metric", json_real(s->best_metric));
+    if (run->config->load_best_model_at_end) {
+        json_object_set_new(root, "metric_for_best_model",
+                            json_string(run->config->metric_for_best_model));
+        json_object_set_new(root, "greater_is_better",
+                            json_boolean(run->config->greater_is_better));
+    }
     bool ok = json_write(path, root, 17, err);
     json_decref(root);
     free(path);
@@ -219,6 +225,28 @@ static bool same_identity(const struct run *run, const struct json_file *f, stru
     return ok;
 }
 
+/* The best model so far is only then the best of the whole run. */
+static bool same_best(const struct run *run, const struct train_state *s, const struct json_file *f,
+                      struct zf_error *err)
+{
+    const struct config *c = run->config;
+    const char *metric = NULL;
+    bool greater = c->greater_is_better;
+    if (!c->load_best_model_at_end || s->best_step == 0)
+        return true;
+    if (!json_get_string(f, "metric_for_best_model", &metric, err) ||
+        !json_get_bool(f, "greater_is_better", &greater, err))
+        return false;
+    return (metric && strcmp(metric, c->metric_for_best_model) == 0 &&
+            greater == c->greater_is_better) ||
+           zf_fail(err,
+                   "%s:%d: the best model so far is that of %s %s, but this run looks for that of "
+                   "%s %s (metric_for_best_model, greater_is_better)",
+                   f->path, json_line(f, "metric_for_best_model"), greater ? "greatest" : "least",
+                   metric ? metric : "another metric", c->greater_is_better ? "greatest" : "least",
+                   c->metric_for_best_model);
+}
+
 static bool read_state(const struct run *run, struct train_state *s, const char *directory,
                        struct zf_error *err)
 {
@@ -232,7 +260,7 @@ static bool read_state(const struct run *run, struct train_state *s, const char 
              json_get_int(&f, "loss_steps", &s->loss_steps, err) &&
              json_get_int(&f, "skipped_steps", &s->skipped_steps, err) &&
              json_get_int(&f, "best_global_step", &s->best_step, err) &&
-             get_double(&f, "best_metric", &s->best_metric, err) &&
+             get_double(&f, "best_metric", &s->best_metric, err) && same_best(run, s, &f, err) &&
              get_double(&f, "loss_sum", &s->loss_sum, err) &&
              get_double(&f, "total_loss_sum", &s->total_loss_sum, err);
         json_free(&f);

@@ -14,6 +14,7 @@
 #include "data/log.h"
 #include "model/plan/plan.h"
 
+#include <limits.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -21,12 +22,36 @@
  * run_clm.py's validation_split_percentage. */
 #define HELD_OUT_PERCENT 5
 
+static bool is_same_folder(const char *a, const char *b)
+{
+    char *x = realpath(a, NULL), *y = realpath(b, NULL);
+    bool same = x && y && strcmp(x, y) == 0;
+    free(x);
+    free(y);
+    return same;
+}
+
+/* Without training: results go beside the model that they are of, or to where there is none. */
+static bool check_results(const struct config *c, struct zf_error *err)
+{
+    char *model = zf_format("%s/model.safetensors", c->output_dir);
+    bool fits = !file_exists(model) ||
+                (c->model_name_or_path && is_same_folder(c->model_name_or_path, c->output_dir));
+    free(model);
+    return fits || zf_fail(err,
+                           "output_dir %s holds another model than the one to evaluate, whose "
+                           "results would be taken for its own: choose another folder",
+                           c->output_dir);
+}
+
 /* output_dir must be one that this run may write into. It is made when nothing else can fail. */
 static bool check_output(const struct run *run, struct zf_error *err)
 {
     const struct config *c = run->config;
-    if (!c->output_dir || !c->do_train || c->plan)
+    if (!c->output_dir || c->plan)
         return true;
+    if (!c->do_train)
+        return check_results(c, err);
     if (c->overwrite_output_dir && c->model_name_or_path &&
         checkpoint_is_in(c->model_name_or_path, c->output_dir))
         return zf_fail(err,
@@ -313,6 +338,22 @@ static bool choose_device(struct run *run, struct zf_error *err)
     return true;
 }
 
+/* Tokens of a micro-batch are counted in an int. */
+static bool check_batches(const struct run *run, struct zf_error *err)
+{
+    const struct config *c = run->config;
+    bool evaluates = c->do_eval || c->do_predict;
+    bool eval = evaluates &&
+                (!c->do_train || c->per_device_eval_batch_size > c->per_device_train_batch_size);
+    int seqs = eval ? c->per_device_eval_batch_size : c->per_device_train_batch_size;
+    int most = INT_MAX / (longest(run) > 0 ? longest(run) : 1);
+    return seqs <= most ||
+           zf_fail(err,
+                   "per_device_%s_batch_size is %d, but with sequences of up to %d tokens it is at "
+                   "most %d",
+                   eval ? "eval" : "train", seqs, longest(run), most);
+}
+
 static bool create_model(struct run *run, struct zf_error *err)
 {
     const struct config *c = run->config;
@@ -413,7 +454,8 @@ static bool takes_model(const struct run *run, struct zf_error *err)
 bool run_create(struct run *run, struct config *config, struct comm *comm, struct zf_error *err)
 {
     *run = (struct run){.config = config, .comm = comm, .task = config->task};
-    if (!comm_all_ok(comm, read_input(run, err), err) || !choose_device(run, err))
+    if (!comm_all_ok(comm, read_input(run, err) && check_batches(run, err), err) ||
+        !choose_device(run, err))
         return false;
     if (!takes_model(run, err))
         return false;
@@ -485,17 +527,6 @@ static bool write_results(const struct run *run, const json_t *results, struct z
     return ok;
 }
 
-static bool write_config(const struct run *run, struct zf_error *err)
-{
-    bool ok = true;
-    if (comm_rank(run->comm) == 0) {
-        char *path = zf_format("%s/zf_train_config.json", run->config->output_dir);
-        ok = config_write(run->config, path, err);
-        free(path);
-    }
-    return comm_all_ok(run->comm, ok, err);
-}
-
 /* What train() does for a run without training. */
 static bool evaluate_only(struct run *run, json_t *results, struct zf_error *err)
 {
@@ -511,8 +542,7 @@ bool run_execute(struct run *run, struct zf_error *err)
     json_t *results = json_object();
     bool ok = true;
     if (c->do_train)
-        ok = write_config(run, err) && train(run, results, err) &&
-             checkpoint_export(run, c->output_dir, err);
+        ok = train(run, results, err) && checkpoint_export(run, c->output_dir, err);
     else
         ok = evaluate_only(run, results, err);
     ok = ok && comm_all_ok(run->comm, write_results(run, results, err), err);

@@ -276,9 +276,11 @@ static bool open_reports(struct trainer *t, struct zf_error *err)
     const struct config *c = t->run->config;
     bool ok = true;
     if (comm_rank(t->run->comm) == 0) {
-        t->progress = progress_create(c->output_dir, t->state.step, c->total_steps,
-                                      !c->disable_tqdm && isatty(STDERR_FILENO), err);
-        ok = t->progress && monitor_create(&t->monitor, &c->csv_monitor, err);
+        ok = monitor_create(&t->monitor, &c->csv_monitor, err);
+        if (ok) /* last: it begins the log anew */
+            t->progress = progress_create(c->output_dir, t->state.step, c->total_steps,
+                                          !c->disable_tqdm && isatty(STDERR_FILENO), err);
+        ok = ok && t->progress;
     }
     return comm_all_ok(t->run->comm, ok, err);
 }
@@ -351,6 +353,17 @@ static bool conclude(struct trainer *t, json_t *results, struct zf_error *err)
     return ok;
 }
 
+static bool write_config(const struct run *run, struct zf_error *err)
+{
+    bool ok = true;
+    if (comm_rank(run->comm) == 0) {
+        char *path = zf_format("%s/zf_train_config.json", run->config->output_dir);
+        ok = config_write(run->config, path, err);
+        free(path);
+    }
+    return comm_all_ok(run->comm, ok, err);
+}
+
 static struct stepper stepper_of(struct run *run)
 {
     const struct config *c = run->config;
@@ -398,7 +411,8 @@ bool train(struct run *run, json_t *results, struct zf_error *err)
     };
     int kept;
     t.order = zf_malloc(sizeof(int) * (size_t)run->train.n_sequences);
-    bool ok = resume(&t, &kept, err) && open_reports(&t, err) && start_clean(&t, kept, err);
+    bool ok = resume(&t, &kept, err) && open_reports(&t, err) && start_clean(&t, kept, err) &&
+              write_config(run, err);
     t.first_step = t.state.step;
     t.start = clock_seconds();
     while (ok && t.state.step < run->config->total_steps)

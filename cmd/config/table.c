@@ -84,7 +84,8 @@ const struct config_key config_table[] = {
     {ARG_CHOICE(device, "auto|cpu|cuda", "auto", "what computes; auto: a GPU if there is one")},
     {ARG_BOOL(use_cpu, "false", "the same as device cpu")},
     {SAME(CONFIG_ARGUMENTS "no_cuda", "use_cpu")},
-    {ARG_INT(num_threads, "0", 0, "threads of each rank; 0: its share of the cores")},
+    {ARG(num_threads), .type = CONFIG_INT, .standard = "0", .max = 4096,
+     .help = "threads of each rank; 0: its share of the cores"},
     {ARG_BOOL(bf16, "false", "parameters in bf16, with fp32 masters; always so on a GPU")},
     {SAME("bf16.enabled", "bf16")},
     {ARG_TEXT(plan, "train nothing: simulate steps on this machine (a file, or a name in "

@@ -78,6 +78,9 @@ task "batch sizes that do not fit" "train_batch_size" SST-2 --per_device_train_b
 task "an unknown task" 'task_name.*"?sst3"?.*sst2' sst3
 task "an option without a value" "--seed" SST-2 --seed
 task "an option that is no number" '--max_steps.*"?many"?' SST-2 --max_steps many
+task "a batch beyond counting" 'per_device_eval_batch_size is 2000000000, .* at most' SST-2 \
+    --per_device_eval_batch_size 2000000000
+task "too many threads" '--num_threads is 100000, .*4096' SST-2 --num_threads 100000
 task "steps below none" '--max_steps is -5, .* -1 ' SST-2 --max_steps -5
 task "a device against another" '--use_cpu .*"cuda"' SST-2 --use_cpu --device cuda
 task "evaluation before the first step" "--eval_on_start" SST-2 --eval_on_start

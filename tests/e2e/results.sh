@@ -83,6 +83,18 @@ if [ -x "$build/zf-train-emulated" ]; then # not with ThreadSanitizer
     check "emulated: the best model is its checkpoint's" best_is_left "$scratch/best-emulated"
 fi
 
+# The best by one measure is not the best by another.
+cp -r "$scratch/best-2" "$scratch/other"
+for other in "--metric_for_best_model accuracy" --no_greater_is_better; do
+    # shellcheck disable=SC2086
+    check "another measure of the best is refused: $other" not "$train" --config configs/zenflow.json \
+        "${best[@]}" --output_dir "$scratch/other" $other
+done
+
+# Results go beside the model that they are of.
+check "another model's folder is refused" not "$train" --do_eval --task_name SST-2 "${tiny[@]:4}" \
+    --model_name_or_path "$scratch/best" --output_dir "$scratch/adamw"
+
 # A step that is not saved cannot be the best.
 check "evaluated more often than saved" "$train" --config configs/zenflow.json "${best[@]}" \
     --max_steps 8 --eval_strategy steps --save_strategy steps --eval_steps 1 --save_steps 4 \
@@ -109,12 +121,16 @@ mkdir "$out/tmp-checkpoint-9" "$out/checkpoint-mine" "$out/notes"
 touch "$out/checkpoint-10" # a file is none of ours
 cp -r "$out/checkpoint-4" "$scratch/elsewhere"
 all="checkpoint-10 checkpoint-2 checkpoint-4 checkpoint-6 checkpoint-8 checkpoint-mine"
+files() { # what the run before left
+    md5sum "$out"/*.json* "$out"/model.safetensors
+}
+before=$(files)
 for why in "--resume_from_checkpoint $scratch/nowhere" "--data_dir $scratch/nowhere" \
     "--resume_from_checkpoint $scratch/elsewhere --seed 43" "--model_name_or_path $out/checkpoint-4" \
     "--csv_monitor.enabled --csv_monitor.output_path $out/all_results.json"; do
     # shellcheck disable=SC2086
     check "refused: $why" not "${saving[@]}" --max_steps 8 --overwrite_output_dir $why
-    check "what was there stays" test "$(checkpoints)" = "$all"
+    check "what was there stays" test "$(checkpoints)" = "$all" -a "$(files)" = "$before"
 done
 check "goes on inside" "${saving[@]}" --save_steps 5 --max_steps 5 --overwrite_output_dir \
     --resume_from_checkpoint "$out/../over/checkpoint-4/"
