@@ -119,10 +119,9 @@ char *checkpoint_home(const char *directory)
 
 bool checkpoint_is_in(const char *directory, const char *output_dir)
 {
-    char *home = checkpoint_home(directory), *out = realpath(output_dir, NULL);
-    bool same = home && out && strcmp(home, out) == 0;
+    char *home = checkpoint_home(directory);
+    bool same = home && file_is_same(home, output_dir);
     free(home);
-    free(out);
     return same;
 }
 

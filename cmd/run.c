@@ -22,21 +22,12 @@
  * run_clm.py's validation_split_percentage. */
 #define HELD_OUT_PERCENT 5
 
-static bool is_same_folder(const char *a, const char *b)
-{
-    char *x = realpath(a, NULL), *y = realpath(b, NULL);
-    bool same = x && y && strcmp(x, y) == 0;
-    free(x);
-    free(y);
-    return same;
-}
-
 /* Without training: results go beside the model that they are of, or to where there is none. */
 static bool check_results(const struct config *c, struct zf_error *err)
 {
     char *model = zf_format("%s/model.safetensors", c->output_dir);
     bool fits = !file_exists(model) ||
-                (c->model_name_or_path && is_same_folder(c->model_name_or_path, c->output_dir));
+                (c->model_name_or_path && file_is_same(c->model_name_or_path, c->output_dir));
     free(model);
     return fits || zf_fail(err,
                            "output_dir %s holds another model than the one to evaluate, whose "
@@ -342,10 +333,8 @@ static bool choose_device(struct run *run, struct zf_error *err)
 static bool check_batches(const struct run *run, struct zf_error *err)
 {
     const struct config *c = run->config;
-    bool evaluates = c->do_eval || c->do_predict;
-    bool eval = evaluates &&
-                (!c->do_train || c->per_device_eval_batch_size > c->per_device_train_batch_size);
-    int seqs = eval ? c->per_device_eval_batch_size : c->per_device_train_batch_size;
+    int seqs = model_size(c, 1).max_seqs;
+    bool eval = !c->do_train || seqs > c->per_device_train_batch_size;
     int most = INT_MAX / (longest(run) > 0 ? longest(run) : 1);
     return seqs <= most ||
            zf_fail(err,

@@ -30,6 +30,8 @@ bool file_write(const char *path, const void *bytes, size_t n, struct zf_error *
 
 bool file_exists(const char *path);
 bool file_is_directory(const char *path);
+/* Whether both are there and the same, whatever either is called. */
+bool file_is_same(const char *a, const char *b);
 /* Whether a directory holds nothing. */
 bool file_is_empty(const char *directory);
 /* Makes a directory and those above it; fine if it is there. */

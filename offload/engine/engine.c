@@ -152,7 +152,7 @@ void engine_destroy(struct engine *e)
 {
     if (!e)
         return;
-    e->device->stream_wait(e->device->compute);
+    streams_wait(e);
     streams_release(e);
     host_release(e);
     windows_release(e);

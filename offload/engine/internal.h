@@ -278,7 +278,7 @@ static inline size_t owned_elements(const struct matrix *m)
 /* streams.c */
 
 void streams_create(struct engine *e);
-void streams_release(struct engine *e);
+void streams_release(struct engine *e); /* after streams_wait */
 /* The host waits for all of them, and for device->compute. */
 void streams_wait(struct engine *e);
 /* What is put on `stream` from now on runs after all that is on `other` so far. */

@@ -26,10 +26,8 @@ void streams_release(struct engine *e)
     struct device *d = e->device;
     struct streams *s = &e->streams;
     struct stream *streams[] = {s->reducing, s->down, s->up};
-    for (size_t i = 0; i < sizeof streams / sizeof *streams; i++) {
-        d->stream_wait(streams[i]);
+    for (size_t i = 0; i < sizeof streams / sizeof *streams; i++)
         d->stream_destroy(streams[i]);
-    }
     d->event_destroy(s->mark);
     d->event_destroy(s->norm_known);
     for (int l = 0; l < e->table->n_layers; l++)
