@@ -40,9 +40,9 @@ static struct outcome visit(struct run *run, const struct eval_split *split, con
     trace_begin(run->trace, TRACE_DEVICE, name);
     for (int first = comm_rank(run->comm) * step; first < n; first += step * comm_size(run->comm)) {
         int count = n - first < step ? n - first : step;
-        batch_fill(&run->batch, set, run->eval_order + first, count, first, n_labels);
-        loss_sum += gpt_evaluate(run->model, &run->batch, n_labels ? logits : NULL);
-        n_items += run->batch.n_items;
+        batch_fill(run->batches, set, run->eval_order + first, count, first, n_labels);
+        loss_sum += gpt_evaluate(run->model, run->batches, n_labels ? logits : NULL);
+        n_items += run->batches->n_items;
         for (int i = 0; i < count * n_labels; i++)
             o.bad_logits += !isfinite(logits[i]);
         if (n_labels > 0)

@@ -5,12 +5,12 @@
 
 #include <stdio.h>
 
-struct model_size model_size(const struct config *c, int longest)
+struct gpt_size model_size(const struct config *c, int longest)
 {
     int seqs = c->do_train ? c->per_device_train_batch_size : 0;
     if ((c->do_eval || c->do_predict) && seqs < c->per_device_eval_batch_size)
         seqs = c->per_device_eval_batch_size;
-    return (struct model_size){.max_tokens = seqs * longest,
+    return (struct gpt_size){.max_tokens = seqs * longest,
                                .max_seqs = seqs,
                                .mode = !c->do_train                ? GPT_EVALUATE
                                        : c->gradient_checkpointing ? GPT_TRAIN_RECOMPUTE
@@ -23,19 +23,28 @@ struct model_size model_size(const struct config *c, int longest)
 
 static size_t scratch_bytes(const struct run *run, const struct config *c, int longest)
 {
-    struct model_size size = model_size(c, longest);
+    struct gpt_size size = model_size(c, longest);
     size_t activation = (size_t)size.max_tokens * (size_t)run->model_config.n_embd;
     return SCRATCH_BYTES + 2 * activation * dtype_size(run->device->dtype);
+}
+
+static struct gpt_size step_size(const struct run *run, const struct config *c, int longest)
+{
+    struct gpt_size size = model_size(c, longest);
+    gpt_size_for_step(run->device, &run->model_config, &size,
+                      c->do_train ? c->gradient_accumulation_steps : 1);
+    return size;
 }
 
 /* What the run would take with this configuration. */
 static struct memory_use measure(const struct run *run, const struct config *c, int longest)
 {
     struct memory_use use = {.workspace = scratch_bytes(run, c, longest)};
-    struct model_size size = model_size(c, longest);
-    gpt_measure(run->device, &run->model_config, size.max_tokens, size.max_seqs, size.mode, &use);
+    struct gpt_size size = step_size(run, c, longest);
+    gpt_measure(run->device, &run->model_config, &size, &use);
     if (c->do_train) {
         struct param_table table = gpt_param_table(&run->model_config);
+        params_share_gradients(&table, size.gradient_slots);
         struct engine_config e = engine_settings(c, NULL);
         engine_measure(&e, &table, run->device->dtype, comm_rank(run->comm), comm_size(run->comm),
                        &use);
@@ -176,6 +185,7 @@ int memory_sharers(const struct comm *comm)
 bool memory_plan(struct run *run, int longest, struct zf_error *err)
 {
     struct device *d = run->device;
+    run->size = step_size(run, run->config, longest);
     if (d->unified && !d->plan) /* the host's memory is taken as it is needed */
         return true;
     int sharing = d->plan ? 1 : memory_sharers(run->comm);

@@ -5,20 +5,14 @@
 
 #include "cmd/run.h"
 
-/* What gpt_create is asked for. */
-struct model_size {
-    int max_tokens, max_seqs;
-    enum gpt_mode mode;
-};
-
-/* longest: of all sequences that the run will meet, in tokens */
-struct model_size model_size(const struct config *c, int longest);
+/* What gpt_create is asked for. longest: of all sequences that the run will meet, in tokens */
+struct gpt_size model_size(const struct config *c, int longest);
 
 /* How many ranks of this machine compute on the same GPU at most; with none, as if there were one.
  */
 int memory_sharers(const struct comm *comm);
 
-/* On a GPU: measures this run, settles zenflow.accumulate "auto", prints a table, and reserves the
+/* Decides how the model is held (run->size). On a GPU: measures this run, settles zenflow.accumulate "auto", prints a table, and reserves the
  * memory. Where it does not fit the fault says by how much, and what each change of the
  * configuration would save. On the CPU device there is nothing to do. Collective; every rank's
  * device has been created, and holds nothing of the run yet. */

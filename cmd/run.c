@@ -346,11 +346,10 @@ static bool check_batches(const struct run *run, struct zf_error *err)
 static bool create_model(struct run *run, struct zf_error *err)
 {
     const struct config *c = run->config;
-    struct model_size size = model_size(c, longest(run));
+    const struct gpt_size *size = &run->size;
     bool head_is_new = false;
-    run->model =
-        gpt_create(run->device, &run->model_config, size.max_tokens, size.max_seqs, size.mode);
-    batch_init(&run->batch, size.max_tokens, size.max_seqs);
+    run->model = gpt_create(run->device, &run->model_config, size);
+    run->batches = batches_create(size->micro_batches, size->max_tokens, size->max_seqs);
     if (c->plan)
         return true;
     if (!c->model_name_or_path) {
@@ -465,7 +464,7 @@ void run_destroy(struct run *run)
     trace_destroy(run->trace);
     if (run->model) {
         gpt_destroy(run->model);
-        batch_free(&run->batch);
+        batches_free(run->batches, run->size.micro_batches);
     }
     bool view = run->train.tokens && run->dev[0].set.tokens == run->train.tokens;
     for (int i = 0; i < RUN_MAX_SPLITS; i++) {

@@ -28,13 +28,15 @@ struct run {
     struct gpt_config model_config;
     bool head_fits; /* model_name_or_path's score head, if it has one, is for the task's labels */
     struct device *device;
+    struct gpt_size size; /* how the model is held */
     struct gpt *model;
     struct engine *engine; /* NULL unless do_train */
     struct trace *trace;   /* where one is asked for, else NULL */
     struct dataset train;
     struct eval_split dev[RUN_MAX_SPLITS], test[RUN_MAX_SPLITS];
     int n_dev, n_test;
-    struct batch batch; /* of the largest micro-batch, for training and evaluation */
+    struct batch *batches; /* (size.micro_batches) of the largest micro-batch, for training; the
+                              first one for evaluation too */
     int *eval_order;    /* 0, 1, ...: evaluation visits examples in file order */
 };
 

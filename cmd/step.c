@@ -12,6 +12,11 @@ static void before_backward(void *context)
     engine_before_backward(context);
 }
 
+static void gradients_needed(void *context, int layer)
+{
+    engine_before_gradients(context, layer);
+}
+
 static void gradients_ready(void *context, int layer)
 {
     engine_layer_gradients_ready(context, layer);
@@ -25,6 +30,15 @@ static long count_tokens(const struct dataset *d, const int *index, int n)
     return tokens;
 }
 
+/* This rank's micro-batch m of a step. */
+static void fill_micro_batch(const struct stepper *s, int m, struct batch *batch, const int *index,
+                             int n)
+{
+    struct slice slice =
+        sampler_slice(n, s->micro_batch, comm_size(s->comm), comm_rank(s->comm), m);
+    batch_fill(batch, s->set, index + slice.first, slice.count, slice.first, s->n_labels);
+}
+
 /* Puts forward and backward of the whole step on this rank's device. items: what the loss averages
  * over */
 static void run_micro_batches(const struct stepper *s, const int *index, int n, int step,
@@ -34,15 +48,21 @@ static void run_micro_batches(const struct stepper *s, const int *index, int n, 
         .context = s->engine,
         .before_layer = before_layer,
         .before_backward = before_backward,
+        .gradients_needed = gradients_needed,
         .gradients_ready = gradients_ready,
     };
-    for (int m = 0; m < s->micro_batches; m++) {
-        struct slice slice =
-            sampler_slice(n, s->micro_batch, comm_size(s->comm), comm_rank(s->comm), m);
-        batch_fill(s->batch, s->set, index + slice.first, slice.count, slice.first, s->n_labels);
+    for (int first = 0, last; first < s->micro_batches; first = last) {
+        last = first + s->together < s->micro_batches ? first + s->together : s->micro_batches;
+        const struct gpt_step part = {.scale = 1.0f / (float)items,
+                                      .seed = s->seed,
+                                      .step = (uint32_t)step,
+                                      .continues = first > 0,
+                                      .to_continue = last < s->micro_batches,
+                                      .hooks = &hooks};
+        for (int m = first; m < last; m++)
+            fill_micro_batch(s, m, &s->batches[m - first], index, n);
         trace_begin(s->trace, TRACE_DEVICE, "forward"); /* before_backward goes on from it */
-        gpt_train(s->model, s->batch, 1.0f / (float)items, s->seed, (uint32_t)step,
-                  m == s->micro_batches - 1, &hooks);
+        gpt_train(s->model, s->batches, last - first, &part);
         trace_end(s->trace, TRACE_DEVICE, 0);
     }
 }

@@ -16,10 +16,11 @@ struct stepper {
     struct comm *comm;
     struct trace *trace;       /* or NULL */
     const struct dataset *set; /* the examples */
-    struct batch *batch;       /* room for a micro-batch */
+    struct batch *batches;     /* (together) room for micro-batches */
     int n_labels;              /* as for batch_fill */
     int micro_batch;           /* sequences of one rank's micro-batch */
     int micro_batches;         /* of a step: gradient_accumulation_steps */
+    int together;              /* that go through the model's layers together */
     uint32_t seed;             /* of the dropouts */
 };
 

@@ -373,10 +373,11 @@ static struct stepper stepper_of(struct run *run)
         .comm = run->comm,
         .trace = run->trace,
         .set = &run->train,
-        .batch = &run->batch,
+        .batches = run->batches,
         .n_labels = run->task->n_labels,
         .micro_batch = c->per_device_train_batch_size,
         .micro_batches = c->gradient_accumulation_steps,
+        .together = run->size.micro_batches,
         .seed = (uint32_t)c->seed,
     };
 }

@@ -27,6 +27,21 @@ void batch_free(struct batch *b)
     *b = (struct batch){0};
 }
 
+struct batch *batches_create(int n, int capacity_tokens, int capacity_seqs)
+{
+    struct batch *batches = zf_malloc(sizeof *batches * (size_t)n);
+    for (int i = 0; i < n; i++)
+        batch_init(&batches[i], capacity_tokens, capacity_seqs);
+    return batches;
+}
+
+void batches_free(struct batch *batches, int n)
+{
+    for (int i = 0; i < n; i++)
+        batch_free(&batches[i]);
+    free(batches);
+}
+
 static void append_sequence(struct batch *b, const struct dataset *d, int i, uint32_t number)
 {
     size_t start = d->start[i];

@@ -66,6 +66,9 @@ struct batch {
 /* Room for batches of at most this many tokens and sequences. */
 void batch_init(struct batch *b, int capacity_tokens, int capacity_seqs);
 void batch_free(struct batch *b);
+/* n of them. */
+struct batch *batches_create(int n, int capacity_tokens, int capacity_seqs);
+void batches_free(struct batch *batches, int n);
 /* Fills b with sequences index[0..count) of d; `first` is the first one's number within the step.
  * n_labels: 0 language modelling, 1 regression, more: classification; the same in every call. */
 void batch_fill(struct batch *b, const struct dataset *d, const int *index, int count, int first,

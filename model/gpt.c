@@ -7,33 +7,55 @@
  *   x_2 = x_1 + branch;  ln_2(x_2) -> fc, activation -> branch = projection
  *
  * Under a classification or regression head only last tokens matter once the last block's attention
- * has mixed the tokens: from there on they are gathered and all else is left out. */
+ * has mixed the tokens: from there on they are gathered and all else is left out.
+ *
+ * A step's micro-batches go through each layer together, in their order: forward through layer
+ * after layer, at the head forward and backward, and then backward. */
 #include "model/gpt_state.h"
 
 #include <assert.h>
 #include <math.h>
 
-/* One run through the model. */
+/* Micro-batches on their way through the model. */
 struct pass {
     struct gpt *m;
+    struct gpt_micro_batch *micro; /* the one in work */
+    int n;                         /* micro-batches */
+    bool adds;                     /* gradients are added to what is there */
     const struct ops *ops;
     struct stream *stream;
-    bool training;
-    uint32_t seed, step; /* of the dropouts */
-    const struct gpt_hooks *hooks;
+    const struct gpt_step *step; /* NULL: evaluation */
     float *logits; /* evaluation: (n_seqs, num_labels) in host memory, where they go, or NULL */
 };
 
-static struct pass pass_begin(struct gpt *m, const struct batch *batch)
+static struct pass pass_begin(struct gpt *m, const struct batch *batches, int n)
 {
-    gpt_upload_batch(m, batch);
-    return (struct pass){.m = m, .ops = m->device->ops, .stream = m->device->compute};
+    assert(n > 0 && n <= m->size.micro_batches);
+    for (int u = 0; u < n; u++)
+        gpt_upload_batch(m, u, &batches[u]);
+    return (struct pass){.m = m,
+                         .micro = m->micro_batches,
+                         .n = n,
+                         .ops = m->device->ops,
+                         .stream = m->device->compute};
 }
+
+static void pass_end(const struct pass *p)
+{
+    for (int u = 0; u < p->n; u++)
+        gpt_release_batch(p->m, u);
+}
+
+/* The first one writes gradients, the others add. */
+#define for_each_micro_batch(p)                                                                    \
+    for ((p)->micro = (p)->m->micro_batches, (p)->adds = (p)->step && (p)->step->continues;        \
+         (p)->micro < (p)->m->micro_batches + (p)->n; (p)->micro++, (p)->adds = true)
 
 static void before_layer(const struct pass *p, int layer)
 {
-    if (p->hooks && p->hooks->before_layer)
-        p->hooks->before_layer(p->hooks->context, layer);
+    const struct gpt_hooks *hooks = p->step ? p->step->hooks : NULL;
+    if (hooks && hooks->before_layer)
+        hooks->before_layer(hooks->context, layer);
 }
 
 /* Dropouts are numbered: 0 the embeddings', then three of each block. The attention operator adds
@@ -43,9 +65,9 @@ enum dropout_place { DROP_ATTENTION, DROP_ATTENTION_RESIDUAL, DROP_MLP_RESIDUAL,
 static struct dropout dropout_at(const struct pass *p, float probability, uint32_t site)
 {
     return (struct dropout){
-        .p = p->training ? probability : 0,
-        .seed = p->seed,
-        .step = p->step,
+        .p = p->step ? probability : 0,
+        .seed = p->step ? p->step->seed : 0,
+        .step = p->step ? p->step->step : 0,
         .site = site,
     };
 }
@@ -71,13 +93,13 @@ static float attention_scale(const struct gpt_config *c, int block)
 /* Evaluation keeps nothing for backward: all blocks use the first one's memory. */
 static struct gpt_block *block_memory(const struct pass *p, int block)
 {
-    return &p->m->blocks[p->training ? block : 0];
+    return &p->micro->blocks[p->step ? block : 0];
 }
 
 /* The rows that a block has after its attention. */
-static const struct token_rows *rows_after_attention(const struct gpt *m, int block)
+static const struct token_rows *rows_after_attention(const struct pass *p, int block)
 {
-    return gpt_takes_last(m, block) ? &m->batch.last : &m->batch.rows;
+    return gpt_takes_last(p->m, block) ? &p->micro->batch.last : &p->micro->batch.rows;
 }
 
 /* Linear layers: a matrix (in, out), with a bias or without. */
@@ -97,7 +119,8 @@ static void linear_forward(const struct pass *p, void *y, const void *x,
                                     .pre = before_act});
 }
 
-/* dW += x^T dy;  db += column sums of dy;  dx = dy W^T, times act' where x was act(before_act). */
+/* dW = x^T dy;  db = column sums of dy, or added to what is there;  dx = dy W^T, times act' where x
+ * was act(before_act). */
 static void linear_backward(const struct pass *p, void *dx, const void *dy, const void *x,
                             const struct gpt_pair *linear, int n, enum activation act,
                             const void *before_act)
@@ -108,10 +131,11 @@ static void linear_backward(const struct pass *p, void *dx, const void *dy, cons
                                     .n = w->cols,
                                     .k = n,
                                     .trans_a = true,
-                                    .accumulate = true,
+                                    .accumulate = p->adds,
                                     .c_is_f32 = true});
     if (linear->bias != GPT_NONE)
-        p->ops->bias_backward(p->stream, gpt_gradient(p->m, linear->bias), dy, n, w->cols);
+        p->ops->bias_backward(p->stream, gpt_gradient(p->m, linear->bias), dy, n, w->cols,
+                              p->adds);
     p->ops->matmul(p->stream, dx, dy, gpt_weight(p->m, linear->weight),
                    &(struct matmul){.m = n,
                                     .n = w->rows,
@@ -142,7 +166,8 @@ static void norm_backward(const struct pass *p, void *d_x, void *d_branch, const
 {
     p->ops->residual_layernorm_backward(
         p->stream, d_x, d_branch, gpt_gradient(p->m, norm->weight), gpt_gradient(p->m, norm->bias),
-        d_y, x_out, mean, rstd, rows, gpt_weight(p->m, norm->weight), p->m->config.n_embd, drop);
+        d_y, x_out, mean, rstd, rows, gpt_weight(p->m, norm->weight), p->m->config.n_embd, drop,
+        p->adds);
 }
 
 /* Forward. */
@@ -152,7 +177,7 @@ static void norm_backward(const struct pass *p, void *d_x, void *d_branch, const
 static void block_begin(const struct pass *p, int block, const void *x, const void *branch)
 {
     struct gpt_block *a = block_memory(p, block);
-    norm_forward(p, a->x_1, a->ln_1, a->mean_1, a->rstd_1, x, branch, &p->m->batch.rows,
+    norm_forward(p, a->x_1, a->ln_1, a->mean_1, a->rstd_1, x, branch, &p->micro->batch.rows,
                  gpt_block_pair(p->m, block, LN_1),
                  branch ? block_dropout(p, block - 1, DROP_MLP_RESIDUAL) : (struct dropout){0});
 }
@@ -164,7 +189,8 @@ static void block_inner(const struct pass *p, int block)
     const struct gpt_config *c = &m->config;
     struct gpt_block *a = block_memory(p, block);
     struct gpt_buffers *t = &m->buffers;
-    const struct token_rows *rows = &m->batch.rows, *tail = rows_after_attention(m, block);
+    struct gpt_carry *carry = &p->micro->carry;
+    const struct token_rows *rows = &p->micro->batch.rows, *tail = rows_after_attention(p, block);
     int C = c->n_embd;
 
     linear_forward(p, a->qkv, a->ln_1, gpt_block_pair(p->m, block, QKV), rows->n_tokens, ACT_NONE,
@@ -174,58 +200,77 @@ static void block_inner(const struct pass *p, int block)
     const void *x_1 = a->x_1, *att = a->att;
     if (gpt_takes_last(m, block)) {
         p->ops->gather_last(p->stream, t->x_last, a->x_1, rows, C);
-        p->ops->gather_last(p->stream, t->att_last, a->att, rows, C);
-        x_1 = t->x_last, att = t->att_last;
+        p->ops->gather_last(p->stream, carry->att_last, a->att, rows, C);
+        x_1 = t->x_last, att = carry->att_last;
     }
-    linear_forward(p, t->branch, att, gpt_block_pair(p->m, block, ATT_PROJ), tail->n_tokens,
+    linear_forward(p, carry->branch, att, gpt_block_pair(p->m, block, ATT_PROJ), tail->n_tokens,
                    ACT_NONE, NULL);
-    norm_forward(p, a->x_2, a->ln_2, a->mean_2, a->rstd_2, x_1, t->branch, tail,
+    norm_forward(p, a->x_2, a->ln_2, a->mean_2, a->rstd_2, x_1, carry->branch, tail,
                  gpt_block_pair(p->m, block, LN_2),
                  block_dropout(p, block, DROP_ATTENTION_RESIDUAL));
     linear_forward(p, a->fc, a->ln_2, gpt_block_pair(p->m, block, FC), tail->n_tokens,
-                   c->activation_function, p->training ? a->fc_before_act : NULL);
+                   c->activation_function, p->step ? a->fc_before_act : NULL);
 }
 
-/* x: (n, C) the residual stream; buffers.branch what the block before left to add to it, unless
- * this is the first. Leaves its own x_2 and branch. */
-static void block_forward(const struct pass *p, int block, const void *x)
+/* The residual stream that enters a block, or behind the last one the final norm. */
+static void *entering(const struct pass *p, int block)
 {
-    struct gpt *m = p->m;
-    block_begin(p, block, x, block > 0 ? m->buffers.branch : NULL);
+    return block > 0 ? block_memory(p, block - 1)->x_2 : block_memory(p, 0)->x_1;
+}
+
+/* Takes the residual stream, and carry.branch, what the block before left to add to it, unless this
+ * is the first. Leaves its own x_2 and branch. */
+static void block_forward(const struct pass *p, int block)
+{
+    void *branch = p->micro->carry.branch;
+    block_begin(p, block, entering(p, block), block > 0 ? branch : NULL);
     block_inner(p, block);
-    linear_forward(p, m->buffers.branch, block_memory(p, block)->fc,
-                   gpt_block_pair(p->m, block, MLP_PROJ), rows_after_attention(m, block)->n_tokens,
-                   ACT_NONE, NULL);
+    linear_forward(p, branch, block_memory(p, block)->fc, gpt_block_pair(p->m, block, MLP_PROJ),
+                   rows_after_attention(p, block)->n_tokens, ACT_NONE, NULL);
 }
 
 /* Before its backward pass: all that block_forward left but x_1, which is still there, and the
- * branch, which is no longer needed. The last block's memory nobody has used since. */
+ * branch, which is no longer needed. The last block's memory nobody has used since, unless there
+ * are several micro-batches. */
 static void block_recompute(const struct pass *p, int block)
 {
-    if (p->m->mode != GPT_TRAIN_RECOMPUTE || block == p->m->config.n_layer - 1)
+    const bool is_there = p->n == 1 && block == p->m->config.n_layer - 1;
+    if (p->m->size.mode != GPT_TRAIN_RECOMPUTE || is_there)
         return;
     block_begin(p, block, block_memory(p, block)->x_1, NULL);
     block_inner(p, block);
 }
 
-/* Up to buffers.ln_f: (n, C) for language modelling, (n_seqs, C) for the other heads. */
-static void model_forward(const struct pass *p)
+static void embed(const struct pass *p)
+{
+    struct gpt *m = p->m;
+    p->ops->embedding_forward(p->stream, entering(p, 0), &p->micro->batch.rows,
+                              gpt_weight(m, m->layout.wte), gpt_weight(m, m->layout.wpe),
+                              m->config.n_embd, embedding_dropout(p));
+}
+
+/* Embeddings and blocks. */
+static void model_forward(struct pass *p)
+{
+    before_layer(p, 0);
+    for_each_micro_batch(p)
+        embed(p);
+    for (int i = 0; i < p->m->config.n_layer; i++) {
+        before_layer(p, i + 1);
+        for_each_micro_batch(p)
+            block_forward(p, i);
+    }
+}
+
+/* The final norm, up to buffers.ln_f: (n, C) for language modelling, (n_seqs, C) for the other
+ * heads. */
+static void final_norm(const struct pass *p)
 {
     struct gpt *m = p->m;
     struct gpt_buffers *t = &m->buffers;
-    int n_blocks = m->config.n_layer;
-    before_layer(p, 0);
-    void *x = block_memory(p, 0)->x_1;
-    p->ops->embedding_forward(p->stream, x, &m->batch.rows, gpt_weight(m, m->layout.wte),
-                              gpt_weight(m, m->layout.wpe), m->config.n_embd, embedding_dropout(p));
-    for (int i = 0; i < n_blocks; i++) {
-        before_layer(p, i + 1);
-        block_forward(p, i, x);
-        x = block_memory(p, i)->x_2;
-    }
-    before_layer(p, n_blocks + 1);
-    norm_forward(p, t->x_f, t->ln_f, t->mean_f, t->rstd_f, x, t->branch,
-                 rows_after_attention(m, n_blocks - 1), &m->layout.ln_f,
+    const int n_blocks = m->config.n_layer;
+    norm_forward(p, t->x_f, t->ln_f, t->mean_f, t->rstd_f, entering(p, n_blocks),
+                 p->micro->carry.branch, rows_after_attention(p, n_blocks - 1), &m->layout.ln_f,
                  block_dropout(p, n_blocks - 1, DROP_MLP_RESIDUAL));
 }
 
@@ -243,8 +288,9 @@ static void head_forward(const struct pass *p, const void *y, int n, int outputs
                                     .c_is_f32 = true});
 }
 
-/* From the logits' gradient:  dy = dlogits W^T;  dW += y^T dlogits. */
-static void head_backward(const struct pass *p, void *dy, const void *y, int n, int outputs)
+/* From the logits' gradient:  dy = dlogits W^T;  dW = y^T dlogits, or added to what is there. */
+static void head_backward(const struct pass *p, void *dy, const void *y, int n, int outputs,
+                          bool adds)
 {
     const struct gpt *m = p->m;
     const struct gpt_buffers *t = &m->buffers;
@@ -256,7 +302,7 @@ static void head_backward(const struct pass *p, void *dy, const void *y, int n, 
                                     .n = tied ? C : outputs,
                                     .k = n,
                                     .trans_a = true,
-                                    .accumulate = true,
+                                    .accumulate = adds,
                                     .c_is_f32 = true});
     p->ops->matmul(p->stream, dy, t->d_logits, gpt_weight(m, weight),
                    &(struct matmul){.m = n, .n = C, .k = outputs, .trans_b = !tied});
@@ -265,7 +311,7 @@ static void head_backward(const struct pass *p, void *dy, const void *y, int n, 
 /* Where the loss leaves the logits' gradient; NULL: it is not wanted. */
 static void *logits_gradient(const struct pass *p)
 {
-    return p->training ? p->m->buffers.d_logits : NULL;
+    return p->step ? p->m->buffers.d_logits : NULL;
 }
 
 /* The last tokens' head. */
@@ -273,21 +319,21 @@ static void score_head(const struct pass *p, float scale)
 {
     const struct gpt *m = p->m;
     const struct gpt_buffers *t = &m->buffers;
-    int n = m->batch.last.n_tokens, outputs = m->config.num_labels;
+    int n = p->micro->batch.last.n_tokens, outputs = m->config.num_labels;
     head_forward(p, t->ln_f, n, outputs);
     if (p->logits && n > 0) /* before the loss, which may overwrite them */
         m->device->copy(p->stream, p->logits, t->logits,
                         (size_t)n * (size_t)outputs * sizeof(float));
-    if (!m->batch.targets)
+    if (!p->micro->batch.targets && !p->step)
         return;
     if (m->config.head == GPT_HEAD_REGRESS)
-        p->ops->squared_error(p->stream, t->losses, logits_gradient(p), t->logits, m->batch.targets,
+        p->ops->squared_error(p->stream, t->losses, logits_gradient(p), t->logits, p->micro->batch.targets,
                               n, scale);
     else
-        p->ops->cross_entropy(p->stream, t->losses, logits_gradient(p), t->logits, m->batch.targets,
+        p->ops->cross_entropy(p->stream, t->losses, logits_gradient(p), t->logits, p->micro->batch.targets,
                               n, outputs, outputs, scale);
-    if (p->training)
-        head_backward(p, t->d_y, t->ln_f, n, outputs);
+    if (p->step)
+        head_backward(p, t->d_y, t->ln_f, n, outputs, p->adds);
 }
 
 /* Every token's head, a chunk of tokens at a time. */
@@ -295,20 +341,20 @@ static void lm_head(const struct pass *p, float scale)
 {
     const struct gpt *m = p->m;
     const struct gpt_buffers *t = &m->buffers;
-    int n = m->batch.rows.n_tokens, outputs = gpt_head_outputs(&m->config);
-    const int *targets = m->batch.targets;
-    if (!targets)
+    int n = p->micro->batch.rows.n_tokens, outputs = gpt_head_outputs(&m->config);
+    const int *targets = p->micro->batch.targets;
+    if (!targets && !p->step)
         return;
     const int most = m->device->head_rows;
-    for (int first = 0; first < n; first += most) {
+    for (int first = 0; first == 0 || first < n; first += most) { /* no tokens: gradients are 0 */
         int rows = n - first < most ? n - first : most;
         size_t at = (size_t)first * (size_t)m->config.n_embd;
         const void *y = gpt_at(m, t->ln_f, at);
         head_forward(p, y, rows, outputs);
         p->ops->cross_entropy(p->stream, t->losses + first, logits_gradient(p), t->logits,
                               targets + first, rows, m->config.vocab_size, outputs, scale);
-        if (p->training)
-            head_backward(p, gpt_at(m, t->d_y, at), y, rows, outputs);
+        if (p->step)
+            head_backward(p, gpt_at(m, t->d_y, at), y, rows, outputs, p->adds || first > 0);
     }
 }
 
@@ -320,42 +366,49 @@ static void head(const struct pass *p, float scale)
         score_head(p, scale);
 }
 
-/* Adds the losses that the head left to one of the sums, and begins to copy that to the host. */
+/* Adds the losses that the head left to one of the sums. */
 static void sum_losses(const struct pass *p, enum gpt_loss which)
 {
     const struct gpt *m = p->m;
-    int n = m->config.head == GPT_HEAD_LM ? m->batch.rows.n_tokens : m->batch.last.n_tokens;
-    if (m->batch.targets)
+    const struct gpt_batch *b = &p->micro->batch;
+    int n = m->config.head == GPT_HEAD_LM ? b->rows.n_tokens : b->last.n_tokens;
+    if (b->targets)
         p->ops->add_sum(p->stream, m->losses + which, m->buffers.losses, n);
+}
+
+/* Begins to copy a sum to the host. */
+static void tell_loss(const struct pass *p, enum gpt_loss which)
+{
+    const struct gpt *m = p->m;
     m->device->copy(p->stream, m->losses_host + which, m->losses + which, sizeof(double));
 }
 
 /* Backward. */
 
-/* In: buffers.d_branch and d_x (d_x_last after gathering), the gradients of what block_forward
- * left. Out: d_x, the gradient of the x that it took, and d_branch, that of the branch. */
+/* In: carry.d_branch and d_x (d_x_last after gathering), the gradients of what block_forward left. Out: d_x, the gradient of the x that it took, and d_branch, that of the branch. */
 static void block_backward(const struct pass *p, int block)
 {
     struct gpt *m = p->m;
     const struct gpt_config *c = &m->config;
     struct gpt_block *a = block_memory(p, block);
     struct gpt_buffers *t = &m->buffers;
-    const struct token_rows *rows = &m->batch.rows, *tail = rows_after_attention(m, block);
+    struct gpt_carry *carry = &p->micro->carry;
+    const struct token_rows *rows = &p->micro->batch.rows, *tail = rows_after_attention(p, block);
     bool last = gpt_takes_last(m, block);
-    void *d_x = last ? t->d_x_last : t->d_x, *d_att = last ? t->d_att_last : t->d_y;
+    void *d_x = last ? carry->d_x_last : carry->d_x, *d_att = last ? t->d_att_last : t->d_y;
     int C = c->n_embd;
 
-    linear_backward(p, t->d_wide, t->d_branch, a->fc, gpt_block_pair(p->m, block, MLP_PROJ),
+    linear_backward(p, t->d_wide, carry->d_branch, a->fc, gpt_block_pair(p->m, block, MLP_PROJ),
                     tail->n_tokens, c->activation_function, a->fc_before_act);
     linear_backward(p, t->d_y, t->d_wide, a->ln_2, gpt_block_pair(p->m, block, FC), tail->n_tokens,
                     ACT_NONE, NULL);
-    norm_backward(p, d_x, t->d_branch, t->d_y, a->x_2, a->mean_2, a->rstd_2, tail,
+    norm_backward(p, d_x, carry->d_branch, t->d_y, a->x_2, a->mean_2, a->rstd_2, tail,
                   gpt_block_pair(p->m, block, LN_2),
                   block_dropout(p, block, DROP_ATTENTION_RESIDUAL));
-    linear_backward(p, d_att, t->d_branch, last ? t->att_last : a->att,
+    linear_backward(p, d_att, carry->d_branch, last ? carry->att_last : a->att,
                     gpt_block_pair(p->m, block, ATT_PROJ), tail->n_tokens, ACT_NONE, NULL);
     if (last) {
-        p->ops->scatter_last(p->stream, t->d_x, t->d_x_last, rows, C);
+        p->ops->scatter_last(p->stream, carry->d_x, carry->d_x_last, rows, C);
         p->ops->scatter_last(p->stream, t->d_y, t->d_att_last, rows, C);
     }
     p->ops->attention_backward(p->stream, t->d_wide, t->d_y, a->qkv, a->att, a->lse, rows,
@@ -363,73 +416,133 @@ static void block_backward(const struct pass *p, int block)
                                block_dropout(p, block, DROP_ATTENTION));
     linear_backward(p, t->d_y, t->d_wide, a->ln_1, gpt_block_pair(p->m, block, QKV), rows->n_tokens,
                     ACT_NONE, NULL);
-    norm_backward(p, t->d_x, block > 0 ? t->d_branch : NULL, t->d_y, a->x_1, a->mean_1, a->rstd_1,
+    norm_backward(p, carry->d_x, block > 0 ? carry->d_branch : NULL, t->d_y, a->x_1, a->mean_1, a->rstd_1,
                   rows, gpt_block_pair(p->m, block, LN_1),
                   block > 0 ? block_dropout(p, block - 1, DROP_MLP_RESIDUAL) : (struct dropout){0});
 }
 
 /* From buffers.d_y, the gradient of ln_f. */
-static void model_backward(const struct pass *p, bool last)
+static void final_norm_backward(const struct pass *p)
 {
     struct gpt *m = p->m;
     struct gpt_buffers *t = &m->buffers;
-    int n_blocks = m->config.n_layer;
-    const struct token_rows *rows = rows_after_attention(m, n_blocks - 1);
-    bool report = last && p->hooks && p->hooks->gradients_ready;
-    void *d_x = gpt_takes_last(m, n_blocks - 1) ? t->d_x_last : t->d_x;
-    size_t d_x_elements = (size_t)rows->n_tokens * (size_t)m->config.n_embd;
+    struct gpt_carry *carry = &p->micro->carry;
+    const int last = m->config.n_layer - 1;
+    const struct token_rows *rows = rows_after_attention(p, last);
+    void *d_x = gpt_takes_last(m, last) ? carry->d_x_last : carry->d_x;
+    m->device->zero(p->stream, d_x,
+                    (size_t)rows->n_tokens * (size_t)m->config.n_embd *
+                        dtype_size(m->device->dtype));
+    norm_backward(p, d_x, carry->d_branch, t->d_y, t->x_f, t->mean_f, t->rstd_f, rows,
+                  &m->layout.ln_f, block_dropout(p, last, DROP_MLP_RESIDUAL));
+}
 
-    m->device->zero(p->stream, d_x, d_x_elements * dtype_size(m->device->dtype));
-    norm_backward(p, d_x, t->d_branch, t->d_y, t->x_f, t->mean_f, t->rstd_f, rows, &m->layout.ln_f,
-                  block_dropout(p, n_blocks - 1, DROP_MLP_RESIDUAL));
-    for (int layer = n_blocks + 1; layer > 0; layer--) {
-        if (layer <= n_blocks) {
+/* A layer whose gradient is about to be written. */
+static void begin_gradient(const struct pass *p, int layer)
+{
+    const struct gpt_hooks *hooks = p->step->hooks;
+    if (hooks && hooks->gradients_needed && !p->step->continues)
+        hooks->gradients_needed(hooks->context, layer);
+}
+
+static void end_gradient(const struct pass *p, int layer)
+{
+    const struct gpt_hooks *hooks = p->step->hooks;
+    if (hooks && hooks->gradients_ready && !p->step->to_continue)
+        hooks->gradients_ready(hooks->context, layer);
+}
+
+/* The final norm and the head, forward and backward. */
+static void top(const struct pass *p)
+{
+    final_norm(p);
+    head(p, p->step->scale);
+    sum_losses(p, GPT_LOSS_TRAIN);
+    final_norm_backward(p);
+}
+
+static void zero_gradient(const struct pass *p, int param)
+{
+    const struct gpt *m = p->m;
+    if (param != GPT_NONE && !p->step->continues)
+        m->device->zero(p->stream, gpt_gradient(m, param),
+                        m->table.params[param].n_elements * sizeof(float));
+}
+
+/* Tokens that do not occur have no gradient: it is zero, and what there is is added; to the head's,
+ * if that is tied. */
+static void embeddings_backward(struct pass *p)
+{
+    struct gpt *m = p->m;
+    if (!gpt_is_tied(&m->config))
+        zero_gradient(p, m->layout.wte);
+    zero_gradient(p, m->layout.wpe);
+    for_each_micro_batch(p)
+        p->ops->embedding_backward(p->stream, gpt_gradient(m, m->layout.wte),
+                                   gpt_gradient(m, m->layout.wpe), p->micro->carry.d_x,
+                                   &p->micro->batch.rows, p->micro->batch.order, m->config.n_embd,
+                                   embedding_dropout(p));
+}
+
+/* Blocks and embeddings. */
+static void model_backward(struct pass *p)
+{
+    for (int layer = p->m->config.n_layer; layer > 0; layer--) {
+        begin_gradient(p, layer);
+        for_each_micro_batch(p)
+        {
             block_recompute(p, layer - 1);
             block_backward(p, layer - 1);
         }
-        if (report)
-            p->hooks->gradients_ready(p->hooks->context, layer);
+        end_gradient(p, layer);
     }
-    p->ops->embedding_backward(p->stream, gpt_gradient(m, m->layout.wte),
-                               gpt_gradient(m, m->layout.wpe), t->d_x, &m->batch.rows,
-                               m->batch.order, m->config.n_embd, embedding_dropout(p));
-    if (report)
-        p->hooks->gradients_ready(p->hooks->context, 0);
+    if (!gpt_is_tied(&p->m->config))
+        begin_gradient(p, 0);
+    embeddings_backward(p);
+    end_gradient(p, 0);
 }
 
 double gpt_evaluate(struct gpt *model, const struct batch *batch, float *logits)
 {
     struct device *d = model->device;
-    struct pass p = pass_begin(model, batch);
+    struct pass p = pass_begin(model, batch, 1);
     p.logits = logits;
     d->zero(p.stream, model->losses + GPT_LOSS_EVALUATE, sizeof(double));
     model_forward(&p);
+    p.micro = model->micro_batches;
+    final_norm(&p);
     head(&p, 1);
     sum_losses(&p, GPT_LOSS_EVALUATE);
-    gpt_release_batch(model);
+    tell_loss(&p, GPT_LOSS_EVALUATE);
+    pass_end(&p);
     d->stream_wait(p.stream);
     return model->losses_host[GPT_LOSS_EVALUATE];
 }
 
-void gpt_train(struct gpt *model, const struct batch *batch, float scale, uint32_t seed,
-               uint32_t step, bool last, const struct gpt_hooks *hooks)
+void gpt_train(struct gpt *model, const struct batch *batches, int n, const struct gpt_step *step)
 {
-    assert(model->mode != GPT_EVALUATE);
-    struct pass p = pass_begin(model, batch);
-    assert(batch->n_seqs == 0 || model->batch.targets);
-    p.training = true;
-    p.seed = seed;
+    const int last = model->config.n_layer + 1;
+    const struct gpt_hooks *hooks = step->hooks;
+    assert(model->size.mode != GPT_EVALUATE);
+    assert(model->size.gradient_slots == model->config.n_layer ||
+           !(step->continues || step->to_continue));
+    struct pass p = pass_begin(model, batches, n);
     p.step = step;
-    p.hooks = hooks;
     model_forward(&p);
-    head(&p, scale);
-    sum_losses(&p, GPT_LOSS_TRAIN);
+    before_layer(&p, last);
+    begin_gradient(&p, last);
+    if (gpt_is_tied(&model->config))
+        begin_gradient(&p, 0);
+    for_each_micro_batch(&p)
+        top(&p);
+    tell_loss(&p, GPT_LOSS_TRAIN);
     model->device->event_record(model->loss_copied, p.stream);
     model->loss_is_due = true;
     if (hooks && hooks->before_backward)
         hooks->before_backward(hooks->context);
-    model_backward(&p, last);
-    gpt_release_batch(model);
+    end_gradient(&p, last);
+    model_backward(&p);
+    pass_end(&p);
 }
 
 double gpt_take_loss(struct gpt *model)

@@ -61,13 +61,25 @@ enum gpt_mode {
                             the rest again (gradient checkpointing). The same bits */
 };
 
-/* Memory for micro-batches of up to max_tokens tokens in max_seqs sequences. Parameters are
- * not initialised, gradients are zero. `config` is copied. */
-struct gpt *gpt_create(struct device *device, const struct gpt_config *config, int max_tokens,
-                       int max_seqs, enum gpt_mode mode);
+/* How much a model has memory for. */
+struct gpt_size {
+    int max_tokens, max_seqs; /* of a micro-batch */
+    int micro_batches;        /* that go through the layers together; 0: one */
+    int gradient_slots;       /* for params_share_gradients; 0: every block has its own gradients */
+    enum gpt_mode mode;
+};
+
+/* Parameters and gradients are not initialised. `config` is copied. */
+struct gpt *gpt_create(struct device *device, const struct gpt_config *config,
+                       const struct gpt_size *size);
 /* Adds the device memory that gpt_create with these arguments will take. */
-void gpt_measure(struct device *device, const struct gpt_config *config, int max_tokens,
-                 int max_seqs, enum gpt_mode mode, struct memory_use *use);
+void gpt_measure(struct device *device, const struct gpt_config *config,
+                 const struct gpt_size *size, struct memory_use *use);
+/* How a step of n micro-batches is held: all together, with room for the gradients of two blocks; or
+ * one after the other, with room for all blocks' gradients, where that takes less memory. size: the
+ * rest of it is given. */
+void gpt_size_for_step(struct device *device, const struct gpt_config *config,
+                       struct gpt_size *size, int n);
 /* Logits of a row: the labels', or the vocabulary's, rounded up where the head is tied. */
 int gpt_head_outputs(const struct gpt_config *config);
 /* The parameters of such a model; release with params_free. */
@@ -78,7 +90,7 @@ struct device *gpt_device(const struct gpt *model);
 const struct gpt_config *gpt_get_config(const struct gpt *model);
 const struct param_table *gpt_params(const struct gpt *model);
 void *gpt_param_data(struct gpt *model); /* (n_elements) of the device's dtype */
-float *gpt_grad_data(struct gpt *model); /* (n_elements) fp32, in device memory; NULL: evaluation */
+float *gpt_grad_data(struct gpt *model); /* (n_gradients) fp32, in device memory; NULL: evaluation */
 
 /* Transformers' initialisation: normal(0, initializer_range), residual projections divided by
  * sqrt(2 n_layer), norms 1, biases 0. A function of seed and the parameter's name alone. */
@@ -100,9 +112,10 @@ bool gpt_save(struct gpt *model, const char *directory, const char *const *label
 /* What surrounds each layer's work; NULL: nothing. Layers are numbered as in param.layer. */
 struct gpt_hooks {
     void *context;
-    void (*before_layer)(void *context, int layer);    /* forward: its parameters are needed now */
-    void (*before_backward)(void *context);            /* forward is over */
-    void (*gradients_ready)(void *context, int layer); /* backward: its gradients are complete */
+    void (*before_layer)(void *context, int layer);     /* forward: its parameters are needed now */
+    void (*before_backward)(void *context);             /* forward is over */
+    void (*gradients_needed)(void *context, int layer); /* backward: they are written from now on */
+    void (*gradients_ready)(void *context, int layer);  /* backward: its gradients are complete */
 };
 
 /* Evaluation: logits: (n_seqs, num_labels) in host memory, or NULL; never for language modelling.
@@ -110,18 +123,25 @@ struct gpt_hooks {
  * targets are TARGET_IGNORE. No dropout. The host waits for the device. */
 double gpt_evaluate(struct gpt *model, const struct batch *batch, float *logits);
 
-/* Training: forward and backward of one micro-batch with dropout of this (seed, step). Gradients of
- * scale * (sum of the items' losses) are added to the gradient array; scale is usually one over the
- * items of the whole step.
- * All of it is put on the compute stream. The host waits for the micro-batch before the last one at
- * most; the batch may be reused at once.
- * hooks: gradients_ready is called only in a call where `last` is true, the step's last micro-batch
- * on this rank; the batch may be empty. */
-void gpt_train(struct gpt *model, const struct batch *batch, float scale, uint32_t seed,
-               uint32_t step, bool last, const struct gpt_hooks *hooks);
+/* A step, or the part of it that one call does. */
+struct gpt_step {
+    float scale;         /* on losses: usually one over the items of the whole step */
+    uint32_t seed, step; /* of the dropouts */
+    bool continues;      /* gradients are added to those of the call before; every block then has a
+                            gradient slot of its own */
+    bool to_continue;    /* gradients are not complete: there is another call */
+    const struct gpt_hooks *hooks; /* or NULL */
+};
+
+/* Training: forward and backward of n micro-batches. They go through each layer together, so that a
+ * layer is needed twice and its gradient is complete at once: that of scale * (sum of the items'
+ * losses), summed over micro-batches in their order. A batch may be empty.
+ * All of it is put on the compute stream. The host waits for the call before the last one at most;
+ * the batches may be reused at once. */
+void gpt_train(struct gpt *model, const struct batch *batches, int n, const struct gpt_step *step);
 
 /* The sum of the losses, unscaled, of all items that gpt_train was given since the last call. The
- * host waits until the device knows the last micro-batch's, which is before its backward pass. */
+ * host waits until the device knows them, which is before the last step's backward pass. */
 double gpt_take_loss(struct gpt *model);
 
 #endif

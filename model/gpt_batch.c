@@ -46,7 +46,7 @@ static size_t stage(struct staged *s, const void *src, int n)
     return at;
 }
 
-static void stage_last_tokens(struct gpt *m, struct staged *s, const struct batch *b)
+static void stage_last_tokens(struct gpt_batch *to, struct staged *s, const struct batch *b)
 {
     size_t position = stage(s, NULL, b->n_seqs);
     size_t token_seq = stage(s, NULL, b->n_seqs);
@@ -55,7 +55,7 @@ static void stage_last_tokens(struct gpt *m, struct staged *s, const struct batc
         s->inputs->host[position + (size_t)i] = b->position[t];
         s->inputs->host[token_seq + (size_t)i] = (int)b->token_seq[t];
     }
-    m->batch.last = (struct token_rows){
+    to->last = (struct token_rows){
         .n_tokens = b->n_seqs,
         .n_seqs = b->n_seqs,
         .position = s->inputs->device + position,
@@ -63,7 +63,7 @@ static void stage_last_tokens(struct gpt *m, struct staged *s, const struct batc
     };
 }
 
-static void stage_tokens(struct gpt *m, struct staged *s, const struct batch *b)
+static void stage_tokens(struct gpt *m, struct gpt_batch *to, struct staged *s, const struct batch *b)
 {
     size_t tokens = stage(s, b->tokens, b->n_tokens);
     size_t position = stage(s, b->position, b->n_tokens);
@@ -72,8 +72,8 @@ static void stage_tokens(struct gpt *m, struct staged *s, const struct batch *b)
     size_t order = stage(s, NULL, b->n_tokens);
     sort_by_id(s->inputs->host + order, m->sort_scratch, b->tokens, b->n_tokens,
                m->config.vocab_size);
-    m->batch.order = s->inputs->device + order;
-    m->batch.rows = (struct token_rows){
+    to->order = s->inputs->device + order;
+    to->rows = (struct token_rows){
         .n_tokens = b->n_tokens,
         .n_seqs = b->n_seqs,
         .tokens = s->inputs->device + tokens,
@@ -83,40 +83,40 @@ static void stage_tokens(struct gpt *m, struct staged *s, const struct batch *b)
     };
 }
 
-static void stage_targets(struct gpt *m, struct staged *s, const struct batch *b)
+static void stage_targets(enum gpt_head head, struct gpt_batch *to, struct staged *s, const struct batch *b)
 {
-    enum gpt_head head = m->config.head;
     const void *targets =
         head == GPT_HEAD_REGRESS ? (const void *)b->scores : (const void *)b->targets;
     int n = head == GPT_HEAD_LM ? b->n_tokens : b->n_seqs;
-    m->batch.targets = targets ? s->inputs->device + stage(s, targets, n) : NULL;
+    to->targets = targets ? s->inputs->device + stage(s, targets, n) : NULL;
 }
 
 size_t gpt_input_ints(const struct gpt *m)
 {
-    return 5 * (size_t)m->max_tokens + 3 * (size_t)m->max_seqs + 1;
+    return 5 * (size_t)m->size.max_tokens + 3 * (size_t)m->size.max_seqs + 1;
 }
 
-void gpt_upload_batch(struct gpt *m, const struct batch *b)
+void gpt_upload_batch(struct gpt *m, int i, const struct batch *b)
 {
-    assert(b->n_tokens <= m->max_tokens && b->n_seqs <= m->max_seqs);
+    assert(b->n_tokens <= m->size.max_tokens && b->n_seqs <= m->size.max_seqs);
     struct device *d = m->device;
-    m->turn = 1 - m->turn;
-    struct gpt_inputs *inputs = &m->inputs[m->turn];
+    struct gpt_micro_batch *micro = &m->micro_batches[i];
+    m->turn = (m->turn + 1) % (m->size.micro_batches + 1);
+    struct gpt_inputs *inputs = micro->inputs = &m->inputs[m->turn];
     struct staged s = {.inputs = inputs};
     if (inputs->in_use)
         d->event_wait(inputs->done);
-    stage_tokens(m, &s, b);
-    stage_last_tokens(m, &s, b);
-    stage_targets(m, &s, b);
+    stage_tokens(m, &micro->batch, &s, b);
+    stage_last_tokens(&micro->batch, &s, b);
+    stage_targets(m->config.head, &micro->batch, &s, b);
     d->copy(m->upload, inputs->device, inputs->host, s.used * sizeof(int));
     d->event_record(inputs->filled, m->upload);
     d->event_order(d->compute, inputs->filled);
 }
 
-void gpt_release_batch(struct gpt *m)
+void gpt_release_batch(struct gpt *m, int i)
 {
-    struct gpt_inputs *inputs = &m->inputs[m->turn];
+    struct gpt_inputs *inputs = m->micro_batches[i].inputs;
     m->device->event_record(inputs->done, m->device->compute);
     inputs->in_use = true;
 }

@@ -136,7 +136,7 @@ struct param_table gpt_param_table(const struct gpt_config *c)
 /* One block's arrays: the shapes are those of gpt_state.h. */
 static struct gpt_block place_block(const struct gpt *m, struct arena *a)
 {
-    size_t n = (size_t)m->max_tokens, C = (size_t)m->config.n_embd;
+    size_t n = (size_t)m->size.max_tokens, C = (size_t)m->config.n_embd;
     size_t I = (size_t)m->config.n_inner, H = (size_t)m->config.n_head;
     size_t bytes = dtype_size(m->device->dtype), f32 = sizeof(float);
     size_t *use = &a->use.activations;
@@ -152,39 +152,44 @@ static struct gpt_block place_block(const struct gpt *m, struct arena *a)
         .ln_2 = arena_take(a, use, n * C, bytes),
         .mean_2 = arena_take(a, use, n, f32),
         .rstd_2 = arena_take(a, use, n, f32),
-        .fc_before_act = m->mode == GPT_EVALUATE ? NULL : arena_take(a, use, n * I, bytes),
+        .fc_before_act = m->size.mode == GPT_EVALUATE ? NULL : arena_take(a, use, n * I, bytes),
         .fc = arena_take(a, use, n * I, bytes),
     };
 }
 
-static void place_blocks(struct gpt *m, struct arena *a)
+/* What micro-batch u has of its own of a block. */
+static void place_micro_block(struct gpt *m, struct arena *a, int u, int block)
 {
-    size_t x_elements = (size_t)m->max_tokens * (size_t)m->config.n_embd;
-    for (int i = 0; i < m->config.n_layer; i++) {
-        m->blocks[i] = i == 0 || m->mode == GPT_TRAIN ? place_block(m, a) : m->blocks[0];
-        if (i > 0 && m->mode == GPT_TRAIN_RECOMPUTE)
-            m->blocks[i].x_1 =
-                arena_take(a, &a->use.activations, x_elements, dtype_size(m->device->dtype));
+    size_t x_elements = (size_t)m->size.max_tokens * (size_t)m->config.n_embd;
+    size_t *use = &a->use.activations, bytes = dtype_size(m->device->dtype);
+    struct gpt_block *blocks = m->micro_batches[u].blocks;
+    if ((u == 0 && block == 0) || m->size.mode == GPT_TRAIN) {
+        blocks[block] = place_block(m, a);
+        return;
     }
+    blocks[block] = m->micro_batches[0].blocks[0];
+    if (m->size.mode != GPT_TRAIN_RECOMPUTE)
+        return;
+    blocks[block].x_1 = arena_take(a, use, x_elements, bytes);
+    blocks[block].x_2 = block > 0 ? blocks[0].x_2 : arena_take(a, use, x_elements, bytes);
 }
 
 static size_t count_logits(const struct gpt *m)
 {
     const struct gpt_config *c = &m->config;
-    int most = m->device->head_rows, chunk = m->max_tokens < most ? m->max_tokens : most;
-    int rows = c->head == GPT_HEAD_LM ? chunk : m->max_seqs;
+    const int tokens = m->size.max_tokens, most = m->device->head_rows;
+    int chunk = tokens < most ? tokens : most;
+    int rows = c->head == GPT_HEAD_LM ? chunk : m->size.max_seqs;
     return (size_t)rows * (size_t)gpt_head_outputs(c);
 }
 
 static void place_buffers(struct gpt *m, struct arena *a)
 {
-    size_t n = (size_t)m->max_tokens, s = (size_t)m->max_seqs, C = (size_t)m->config.n_embd;
-    size_t bytes = dtype_size(m->device->dtype), f32 = sizeof(float);
+    size_t n = (size_t)m->size.max_tokens, s = (size_t)m->size.max_seqs;
+    size_t C = (size_t)m->config.n_embd, bytes = dtype_size(m->device->dtype), f32 = sizeof(float);
     size_t *use = &a->use.activations;
     m->buffers = (struct gpt_buffers){
-        .branch = arena_take(a, use, n * C, bytes),
         .x_last = arena_take(a, use, s * C, bytes),
-        .att_last = arena_take(a, use, s * C, bytes),
         .x_f = arena_take(a, use, n * C, bytes),
         .ln_f = arena_take(a, use, n * C, bytes),
         .mean_f = arena_take(a, use, n, f32),
@@ -194,17 +199,28 @@ static void place_buffers(struct gpt *m, struct arena *a)
     };
 }
 
+static void place_carry(struct gpt *m, struct arena *a, struct gpt_carry *t)
+{
+    size_t n = (size_t)m->size.max_tokens, s = (size_t)m->size.max_seqs;
+    size_t C = (size_t)m->config.n_embd, bytes = dtype_size(m->device->dtype);
+    size_t *use = &a->use.activations;
+    t->branch = arena_take(a, use, n * C, bytes);
+    t->att_last = arena_take(a, use, s * C, bytes);
+    if (m->size.mode == GPT_EVALUATE)
+        return;
+    t->d_x = arena_take(a, use, n * C, bytes);
+    t->d_x_last = arena_take(a, use, s * C, bytes);
+    t->d_branch = arena_take(a, use, n * C, bytes);
+}
+
 static void place_gradient_buffers(struct gpt *m, struct arena *a)
 {
     struct gpt_buffers *t = &m->buffers;
-    size_t n = (size_t)m->max_tokens, s = (size_t)m->max_seqs, C = (size_t)m->config.n_embd;
-    size_t I = (size_t)m->config.n_inner, bytes = dtype_size(m->device->dtype);
-    size_t *use = &a->use.activations;
-    t->d_x = arena_take(a, use, n * C, bytes);
-    t->d_branch = arena_take(a, use, n * C, bytes);
+    size_t n = (size_t)m->size.max_tokens, s = (size_t)m->size.max_seqs;
+    size_t C = (size_t)m->config.n_embd, I = (size_t)m->config.n_inner;
+    size_t bytes = dtype_size(m->device->dtype), *use = &a->use.activations;
     t->d_y = arena_take(a, use, n * C, bytes);
     t->d_wide = arena_take(a, use, n * (3 * C > I ? 3 * C : I), bytes);
-    t->d_x_last = arena_take(a, use, s * C, bytes);
     t->d_att_last = arena_take(a, use, s * C, bytes);
     /* logits are fp32: gradients of the same type take their place */
     t->d_logits = m->device->dtype == DTYPE_F32 ? (void *)t->logits
@@ -215,15 +231,20 @@ static void place_gradient_buffers(struct gpt *m, struct arena *a)
 static void place_arrays(struct gpt *m, struct arena *a)
 {
     size_t *workspace = &a->use.workspace;
+    const bool trains = m->size.mode != GPT_EVALUATE;
     m->weights =
         arena_take(a, &a->use.parameters, m->table.n_elements, dtype_size(m->device->dtype));
-    if (m->mode != GPT_EVALUATE)
-        m->gradients = arena_take(a, &a->use.gradients, m->table.n_elements, sizeof(float));
-    place_blocks(m, a);
+    if (trains)
+        m->gradients = arena_take(a, &a->use.gradients, m->table.n_gradients, sizeof(float));
+    for (int u = 0; u < m->size.micro_batches; u++) {
+        for (int block = 0; block < m->config.n_layer; block++)
+            place_micro_block(m, a, u, block);
+        place_carry(m, a, &m->micro_batches[u].carry);
+    }
     place_buffers(m, a);
-    if (m->mode != GPT_EVALUATE)
+    if (trains)
         place_gradient_buffers(m, a);
-    for (int i = 0; i < 2; i++)
+    for (int i = 0; i <= m->size.micro_batches; i++)
         m->inputs[i].device = arena_take(a, workspace, gpt_input_ints(m), sizeof(int));
     m->losses = arena_take(a, workspace, GPT_LOSSES, sizeof(double));
     if (m->device->dtype != DTYPE_F32) /* parameters come and go in fp32 */
@@ -244,64 +265,91 @@ static void clear_gaps(struct gpt *m)
 }
 
 /* A model whose arrays are not placed yet. */
-static struct gpt *describe(struct device *device, const struct gpt_config *config, int max_tokens,
-                            int max_seqs, enum gpt_mode mode)
+static struct gpt *describe(struct device *device, const struct gpt_config *config,
+                            const struct gpt_size *size)
 {
-    assert(max_tokens >= max_seqs && max_seqs > 0);
+    assert(size->max_tokens >= size->max_seqs && size->max_seqs > 0);
+    const int blocks = config->n_layer, slots = size->gradient_slots;
     struct gpt *m = zf_calloc(1, sizeof *m);
     m->device = device;
     m->config = *config;
-    m->max_tokens = max_tokens;
-    m->max_seqs = max_seqs;
-    m->mode = mode;
+    m->size = *size;
+    m->size.micro_batches += size->micro_batches == 0;
+    m->size.gradient_slots = slots > 0 && slots < blocks ? slots : blocks;
     m->layout = layout_create(config);
     m->table = lay_out(config, &m->layout);
-    m->blocks = zf_calloc((size_t)config->n_layer, sizeof *m->blocks);
+    params_share_gradients(&m->table, m->size.gradient_slots);
+    m->inputs = zf_calloc((size_t)m->size.micro_batches + 1, sizeof *m->inputs);
+    m->micro_batches = zf_calloc((size_t)m->size.micro_batches, sizeof *m->micro_batches);
+    for (int u = 0; u < m->size.micro_batches; u++)
+        m->micro_batches[u].blocks = zf_calloc((size_t)blocks, sizeof(struct gpt_block));
     return m;
 }
 
 static void forget(struct gpt *m)
 {
-    free(m->blocks);
+    for (int u = 0; u < m->size.micro_batches; u++)
+        free(m->micro_batches[u].blocks);
+    free(m->micro_batches);
+    free(m->inputs);
     free(m->layout.blocks);
     params_free(&m->table);
     free(m);
 }
 
-void gpt_measure(struct device *device, const struct gpt_config *config, int max_tokens,
-                 int max_seqs, enum gpt_mode mode, struct memory_use *use)
+void gpt_measure(struct device *device, const struct gpt_config *config,
+                 const struct gpt_size *size, struct memory_use *use)
 {
-    struct gpt *m = describe(device, config, max_tokens, max_seqs, mode);
+    struct gpt *m = describe(device, config, size);
     struct arena measured = {.use = *use};
     place_arrays(m, &measured);
     *use = measured.use;
     forget(m);
 }
 
+static size_t measured(struct device *device, const struct gpt_config *config,
+                       const struct gpt_size *size)
+{
+    struct memory_use use = {0};
+    gpt_measure(device, config, size, &use);
+    return memory_total(&use);
+}
+
+void gpt_size_for_step(struct device *device, const struct gpt_config *config,
+                       struct gpt_size *size, int n)
+{
+    struct gpt_size apart = *size;
+    size->micro_batches = n;
+    size->gradient_slots = 2;
+    apart.micro_batches = 1;
+    apart.gradient_slots = 0;
+    if (n > 1 && size->mode == GPT_TRAIN &&
+        measured(device, config, &apart) < measured(device, config, size))
+        *size = apart;
+}
+
 static void create_inputs(struct gpt *m)
 {
     struct device *d = m->device;
     m->upload = d->stream_create();
-    for (int i = 0; i < 2; i++) {
+    for (int i = 0; i <= m->size.micro_batches; i++) {
         m->inputs[i].host = d->allocate_host(gpt_input_ints(m) * sizeof(int));
         m->inputs[i].filled = d->event_create();
         m->inputs[i].done = d->event_create();
     }
-    m->sort_scratch = zf_malloc((size_t)m->max_tokens * sizeof(int));
+    m->sort_scratch = zf_malloc((size_t)m->size.max_tokens * sizeof(int));
     m->losses_host = d->allocate_host(GPT_LOSSES * sizeof(double));
     m->loss_copied = d->event_create();
 }
 
-struct gpt *gpt_create(struct device *device, const struct gpt_config *config, int max_tokens,
-                       int max_seqs, enum gpt_mode mode)
+struct gpt *gpt_create(struct device *device, const struct gpt_config *config,
+                       const struct gpt_size *size)
 {
-    struct gpt *m = describe(device, config, max_tokens, max_seqs, mode);
+    struct gpt *m = describe(device, config, size);
     m->arena.device = device;
     place_arrays(m, &m->arena);
     create_inputs(m);
     clear_gaps(m);
-    if (m->gradients)
-        device->zero(device->compute, m->gradients, m->table.n_elements * sizeof(float));
     device->zero(device->compute, m->losses, GPT_LOSSES * sizeof(double));
     device->stream_wait(device->compute);
     return m;
@@ -315,7 +363,7 @@ void gpt_destroy(struct gpt *m)
     d->stream_wait(m->upload);
     d->stream_wait(d->compute);
     d->stream_destroy(m->upload);
-    for (int i = 0; i < 2; i++) {
+    for (int i = 0; i <= m->size.micro_batches; i++) {
         d->release_host(m->inputs[i].host);
         d->event_destroy(m->inputs[i].filled);
         d->event_destroy(m->inputs[i].done);

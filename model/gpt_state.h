@@ -39,7 +39,8 @@ struct gpt_layout {
  * in device memory; void * is of the device's dtype. */
 
 /* What a block's forward pass leaves for its backward pass. Under GPT_TRAIN_RECOMPUTE only x_1 is
- * the block's own; under GPT_EVALUATE nothing is. */
+ * the block's own, and x_2 the micro-batch's; all else is shared, and under GPT_EVALUATE
+ * everything. */
 struct gpt_block {
     void *x_1;                /* (n, C) residual stream that enters ln_1 */
     void *ln_1;               /* (n, C) */
@@ -53,10 +54,20 @@ struct gpt_block {
     void *fc_before_act, *fc; /* (n, I) */
 };
 
-/* What all blocks share, and the head's. Gradients are NULL under GPT_EVALUATE. */
+/* What one layer leaves for the next, and the last block's last tokens, in the arrays of one
+ * micro-batch. Gradients are NULL under GPT_EVALUATE. */
+struct gpt_carry {
+    void *branch;     /* (n, C) output of a projection, until the next norm adds it to x */
+    void *att_last;   /* (s, C) last tokens of the last block's att */
+    void *d_x;        /* (n, C) gradient of the residual stream */
+    void *d_x_last;   /* (s, C) of the last tokens' */
+    void *d_branch;   /* (n, C) of a projection's output */
+};
+
+/* What all micro-batches share within a layer, and the head's. Gradients are NULL under
+ * GPT_EVALUATE. */
 struct gpt_buffers {
-    void *branch;            /* (n, C) output of a projection, until the next norm adds it to x */
-    void *x_last, *att_last; /* (s, C) last tokens of the last block's x_1 and att */
+    void *x_last;            /* (s, C) last tokens of the last block's x_1 */
     void *x_f;               /* (n, C) residual stream that enters ln_f */
     void *ln_f;              /* (n, C) */
     float *mean_f, *rstd_f;  /* (n) */
@@ -64,12 +75,10 @@ struct gpt_buffers {
                                 vocab_size): (n, vocab_size) never exists */
     float *losses;           /* (n) */
 
-    void *d_x;                   /* (n, C) gradient of the residual stream */
-    void *d_branch;              /* (n, C) of a projection's output */
-    void *d_y;                   /* (n, C) of a norm's or of attention's output */
-    void *d_wide;                /* (n, max(3C, I)) of qkv or fc_before_act */
-    void *d_x_last, *d_att_last; /* (s, C) of x_last and att_last */
-    void *d_logits;              /* as logits; the same array where the device computes in fp32 */
+    void *d_y;        /* (n, C) gradient of a norm's or of attention's output */
+    void *d_wide;     /* (n, max(3C, I)) of qkv or fc_before_act */
+    void *d_att_last; /* (s, C) of att_last */
+    void *d_logits;   /* as logits; the same array where the device computes in fp32 */
 };
 
 /* A micro-batch on the device. */
@@ -80,13 +89,21 @@ struct gpt_batch {
     const void *targets;    /* (s) int or float, or (n) int; NULL: the batch has none */
 };
 
-/* Memory for one micro-batch's inputs. There are two, so that the host can fill one while the
- * device works with the other. */
+/* Memory for one micro-batch's inputs. There is one more than a step has micro-batches, so that the
+ * host can fill it while the device works with the others. */
 struct gpt_inputs {
     int *device, *host;   /* (input_ints) */
     struct event *filled; /* the device's has the batch */
     struct event *done;   /* the pass that uses it is over */
     bool in_use;          /* `done` has been recorded */
+};
+
+/* One of a step's micro-batches. */
+struct gpt_micro_batch {
+    struct gpt_batch batch;
+    struct gpt_inputs *inputs; /* that it lies in */
+    struct gpt_block *blocks;  /* (n_layer) */
+    struct gpt_carry carry;
 };
 
 /* Sums of losses, one for training and one for evaluation. */
@@ -97,25 +114,23 @@ struct gpt {
     struct device *device;
     struct param_table table;
     struct gpt_layout layout;
-    int max_tokens, max_seqs;
-    enum gpt_mode mode;
+    struct gpt_size size;
 
     struct arena arena; /* holds all device memory of the model */
     void *weights;      /* (table.n_elements) */
-    float *gradients;   /* (table.n_elements); NULL under GPT_EVALUATE */
-    struct gpt_block *blocks;
+    float *gradients;   /* (table.n_gradients); NULL under GPT_EVALUATE */
+    struct gpt_micro_batch *micro_batches; /* (size.micro_batches) */
     struct gpt_buffers buffers;
     float *staging; /* (GPT_STAGE_ELEMENTS) of gpt_weights.c; NULL where the device's dtype is
                        F32 */
 
     struct stream *upload;
-    struct gpt_inputs inputs[2];
-    int turn;               /* which of them `batch` lies in */
-    int *sort_scratch;      /* (max_tokens), host */
-    struct gpt_batch batch; /* the micro-batch in work */
+    struct gpt_inputs *inputs; /* (size.micro_batches + 1) */
+    int turn;                  /* which of them was filled last */
+    int *sort_scratch;         /* (max_tokens), host */
 
     double *losses;            /* (GPT_LOSSES) device memory */
-    double *losses_host;       /* (GPT_LOSSES) copied to after each micro-batch */
+    double *losses_host;       /* (GPT_LOSSES) copied to once a pass has them */
     struct event *loss_copied; /* of training */
     bool loss_is_due;          /* gpt_train was called since gpt_take_loss */
 };
@@ -140,7 +155,7 @@ static inline const void *gpt_weight(const struct gpt *m, int param)
 
 static inline float *gpt_gradient(const struct gpt *m, int param)
 {
-    return param == GPT_NONE ? NULL : m->gradients + m->table.params[param].offset;
+    return param == GPT_NONE ? NULL : m->gradients + m->table.params[param].gradient_offset;
 }
 
 /* Whether only last tokens matter after attention of this block: in the last one, under a head
@@ -157,10 +172,10 @@ static inline bool gpt_is_tied(const struct gpt_config *c)
 
 /* ints of one micro-batch's inputs at most. */
 size_t gpt_input_ints(const struct gpt *m);
-/* Copies a batch to the device, as m->batch: what is put on the compute stream from now on sees it.
- * The host waits until the pass before the last one is over. */
-void gpt_upload_batch(struct gpt *m, const struct batch *batch);
-/* The pass over m->batch is on the compute stream. */
-void gpt_release_batch(struct gpt *m);
+/* Copies a batch to the device, as micro-batch i: what is put on the compute stream from now on sees
+ * it. The host waits until the inputs that it gets are free. */
+void gpt_upload_batch(struct gpt *m, int i, const struct batch *batch);
+/* The pass over micro-batch i is on the compute stream. */
+void gpt_release_batch(struct gpt *m, int i);
 
 #endif

@@ -83,7 +83,7 @@ static void make_channels(struct kernel_bench *b)
     struct kernel_shape *s = &b->shape;
     const int rows = s->vocab;
     unsigned char *place = zf_malloc((size_t)rows);
-    int *important = zf_malloc((size_t)rows * sizeof *important);
+    int *important = zf_malloc(2 * (size_t)rows * sizeof *important), *slot = important + rows;
     struct channel_update *updates = zf_malloc(2 * (size_t)rows * sizeof *updates);
     const struct matrix_part part = {0, 0, rows, s->C};
     const struct row_groups groups = row_groups_of(&part, GROUPS);
@@ -92,6 +92,7 @@ static void make_channels(struct kernel_bench *b)
         bool chosen = i % IMPORTANT_SHARE == 0;
         place[i] = chosen ? CHANNEL_IMPORTANT : CHANNEL_DEFERRED;
         updates[i] = (struct channel_update){.slot = i, .row = i};
+        slot[i] = i;
         if (chosen)
             important[s->important++] = i;
         s->closing += !chosen && row_groups_group(&groups, i) == 0;
@@ -101,6 +102,7 @@ static void make_channels(struct kernel_bench *b)
     b->place = bench_upload(b->device, place, (size_t)rows);
     b->updates = bench_upload(b->device, updates, (size_t)(rows + s->important) * sizeof *updates);
     b->important = upload_ints(b->device, important, s->important);
+    b->slot = upload_ints(b->device, slot, rows);
     b->device->stream_wait(b->device->compute);
     free(place);
     free(updates);
@@ -121,6 +123,9 @@ static void make_table(struct kernel_bench *b)
         .gradient = b->gradient,
         .norms = b->norms,
         .place = b->place,
+        .slot = b->slot,
+        .deferred = b->deferred,
+        .waiting = b->waiting,
         .window = b->m,
         .exchange = b->exchange,
         .master = b->master,
@@ -160,7 +165,7 @@ void kernel_bench_create(struct kernel_bench *b)
     b->sum = (double *)(void *)zeros(b, 2);
     b->table = bench_random(device, rows * C, 0.02f);
     b->position = bench_random(device, (size_t)s->positions * C, 0.02f);
-    float **state[] = {&b->master, &b->m, &b->v, &b->gradient};
+    float **state[] = {&b->master, &b->m, &b->v, &b->gradient, &b->waiting, &b->deferred};
     for (size_t i = 0; i < sizeof state / sizeof *state; i++)
         *state[i] = zeros(b, rows * C);
     b->d_position = zeros(b, (size_t)s->positions * C);
@@ -184,6 +189,7 @@ void kernel_bench_destroy(struct kernel_bench *b)
                       b->targets,
                       b->place,
                       b->important,
+                      b->slot,
                       b->wide[0],
                       b->wide[1],
                       b->wide[2],
@@ -206,6 +212,8 @@ void kernel_bench_destroy(struct kernel_bench *b)
                       b->m,
                       b->v,
                       b->gradient,
+                      b->waiting,
+                      b->deferred,
                       b->d_position,
                       b->updates,
                       b->norms,

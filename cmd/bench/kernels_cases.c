@@ -73,7 +73,7 @@ static void run_layernorm_backward(void *bench)
     const struct kernel_bench *b = bench;
     ops_of(b)->residual_layernorm_backward(stream_of(b), b->wide[2], b->wide[3], b->d_weight,
                                            b->d_bias, b->wide[0], b->wide[1], b->mean, b->rstd,
-                                           &b->rows, b->weight, b->shape.C, dropout_of(b));
+                                           &b->rows, b->weight, b->shape.C, dropout_of(b), true);
 }
 
 static struct op_cost of_layernorm_backward(const struct kernel_shape *s)
@@ -84,7 +84,8 @@ static struct op_cost of_layernorm_backward(const struct kernel_shape *s)
 static void run_bias_backward(void *bench)
 {
     const struct kernel_bench *b = bench;
-    ops_of(b)->bias_backward(stream_of(b), b->d_bias, b->wide[0], b->shape.n, b->shape.inner);
+    ops_of(b)->bias_backward(stream_of(b), b->d_bias, b->wide[0], b->shape.n, b->shape.inner,
+                             true);
 }
 
 static struct op_cost of_bias_backward(const struct kernel_shape *s)
@@ -199,15 +200,20 @@ static struct op_cost of_from_f32(const struct kernel_shape *s)
     return cost_convert(s->element, matrix(s));
 }
 
-static void run_row_norms(void *bench)
+static enum dtype exchange_dtype(const struct kernel_bench *b)
 {
-    const struct kernel_bench *b = bench;
-    row_ops_of(b)->row_norms_squared(stream_of(b), &b->batch);
+    return b->device->dtype;
 }
 
-static struct op_cost of_row_norms(const struct kernel_shape *s)
+static void run_take_rows(void *bench)
 {
-    return cost_row_norms(matrix(s), s->vocab);
+    const struct kernel_bench *b = bench;
+    row_ops_of(b)->take_rows(stream_of(b), &b->batch, exchange_dtype(b));
+}
+
+static struct op_cost of_take_rows(const struct kernel_shape *s)
+{
+    return cost_take_rows(s->element, matrix(s), s->vocab);
 }
 
 static void run_summarise_norms(void *bench)
@@ -279,19 +285,14 @@ static void run_accumulate_rows(void *bench)
 {
     const struct kernel_bench *b = bench;
     struct channel_set set = channels_in((1 << INTERVAL) - 1);
-    row_ops_of(b)->accumulate_rows(stream_of(b), &b->batch, &set, 1, b->one);
+    row_ops_of(b)->accumulate_rows(stream_of(b), &b->batch, exchange_dtype(b), &set, 1, b->one);
 }
 
 /* All deferred channels; a group in INTERVAL is fresh. */
 static struct op_cost of_accumulate_rows(const struct kernel_shape *s)
 {
     double deferred = (double)(s->vocab - s->important) * s->C;
-    return cost_accumulate_rows(deferred, deferred / INTERVAL);
-}
-
-static enum dtype exchange_dtype(const struct kernel_bench *b)
-{
-    return b->device->dtype;
+    return cost_accumulate_rows(s->element, deferred, deferred / INTERVAL);
 }
 
 static void run_send_rows(void *bench)
@@ -304,7 +305,7 @@ static void run_send_rows(void *bench)
 
 static struct op_cost of_send_rows(const struct kernel_shape *s)
 {
-    return cost_send_rows(s->element, (double)s->closing * s->C);
+    return cost_send_rows(sizeof(float), s->element, (double)s->closing * s->C);
 }
 
 static void run_receive_rows(void *bench)
@@ -345,7 +346,7 @@ const struct kernel_case kernel_cases[] = {
     {"squared error", run_squared_error, of_squared_error, false},
     {"sum of losses", run_add_sum, of_add_sum, false},
     {"from fp32", run_from_f32, of_from_f32, false},
-    {"row norms", run_row_norms, of_row_norms, false},
+    {"take rows", run_take_rows, of_take_rows, false},
     {"norm summary", run_summarise_norms, of_summarise_norms, false},
     {"select rows", run_select_rows, of_select_rows, false},
     {"AdamW, all rows", run_adamw_all, of_adamw_all, false},

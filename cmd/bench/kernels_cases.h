@@ -40,7 +40,9 @@ struct kernel_bench {
     void *table, *position; /* (vocab, C), (positions, C) */
     float *master, *m, *v;  /* (vocab, C) */
     float *gradient, *d_position;
+    float *waiting, *deferred;      /* (vocab, C) where gradients are taken to */
     int *important;                 /* (important) some rows */
+    int *slot;                      /* (vocab) each row's: its own number */
     struct channel_update *updates; /* (vocab + important) all rows; then those */
     float *norms, *one;
     struct norm_summary *summary;

@@ -408,8 +408,7 @@ static void run_exchange(void *argument)
     int ranks = comm_size(comm);
     size_t part = r->n / (size_t)ranks;
     for (int i = 0; i < ranks; i++)
-        comm_device_reduce(comm, r->m->device->compute, r->data + (size_t)i * part, r->result, part,
-                           i);
+        comm_device_reduce(comm, r->m->device->compute, r->data + (size_t)i * part, part, i);
     comm_device_reduce_begin(comm);
     comm_device_finish(comm, r->m->device->compute);
 }

@@ -129,18 +129,18 @@ struct trainer {
     const struct train_job *job;
     struct gpt *model;
     struct engine *engine;
-    struct batch batch;
+    struct gpt_size size;
+    struct batch *batches; /* (size.micro_batches) */
     int *index; /* (n_sequences) their own numbers */
 };
 
-static int max_tokens(const struct train_job *job)
+static struct gpt_size size_of(const struct train_job *job)
 {
-    return job->n_seqs * job->data.max_length;
-}
-
-static enum gpt_mode mode_of(const struct train_job *job)
-{
-    return job->recompute ? GPT_TRAIN_RECOMPUTE : GPT_TRAIN;
+    struct gpt_size size = {.max_tokens = job->n_seqs * job->data.max_length,
+                            .max_seqs = job->n_seqs,
+                            .mode = job->recompute ? GPT_TRAIN_RECOMPUTE : GPT_TRAIN};
+    gpt_size_for_step(job->device, &job->config, &size, job->micro_batches);
+    return size;
 }
 
 static bool run_step(struct trainer *t, int step, struct step_report *report, struct zf_error *err)
@@ -152,10 +152,11 @@ static bool run_step(struct trainer *t, int step, struct step_report *report, st
         .comm = job->comm,
         .trace = job->trace,
         .set = &job->data,
-        .batch = &t->batch,
+        .batches = t->batches,
         .n_labels = outputs(job),
         .micro_batch = job->n_seqs,
         .micro_batches = job->micro_batches,
+        .together = t->size.micro_batches,
         .seed = SEED,
     };
     struct step_result result;
@@ -213,8 +214,8 @@ static double evaluate(struct trainer *t)
     const struct train_job *job = t->job;
     engine_settle(t->engine);
     int first = (job->warm_up + job->steps) * step_sequences(job);
-    batch_fill(&t->batch, &job->data, t->index + first, job->n_seqs, 0, outputs(job));
-    return gpt_evaluate(t->model, &t->batch, NULL) / t->batch.n_items;
+    batch_fill(t->batches, &job->data, t->index + first, job->n_seqs, 0, outputs(job));
+    return gpt_evaluate(t->model, t->batches, NULL) / t->batches->n_items;
 }
 
 static bool create_trainer(struct trainer *t, const struct train_method *method,
@@ -224,10 +225,12 @@ static bool create_trainer(struct trainer *t, const struct train_method *method,
     struct engine_config engine = method->engine;
     engine.trace = job->trace;
     comm_attach(job->comm, job->device);
-    t->model = gpt_create(job->device, &job->config, max_tokens(job), job->n_seqs, mode_of(job));
+    t->size = size_of(job);
+    t->model = gpt_create(job->device, &job->config, &t->size);
     if (!job->device->plan)
         gpt_init_weights(t->model, SEED);
-    batch_init(&t->batch, max_tokens(job), job->n_seqs);
+    t->batches =
+        batches_create(t->size.micro_batches, t->size.max_tokens, t->size.max_seqs);
     t->index = zf_malloc((size_t)job->data.n_sequences * sizeof *t->index);
     for (int i = 0; i < job->data.n_sequences; i++)
         t->index[i] = i;
@@ -240,7 +243,7 @@ static void destroy_trainer(struct trainer *t)
 {
     engine_destroy(t->engine);
     gpt_destroy(t->model);
-    batch_free(&t->batch);
+    batches_free(t->batches, t->size.micro_batches);
     free(t->index);
 }
 
@@ -248,7 +251,9 @@ static void measure_memory(const struct train_job *job, const struct train_metho
                            struct train_result *r)
 {
     struct param_table table = gpt_param_table(&job->config);
-    gpt_measure(job->device, &job->config, max_tokens(job), job->n_seqs, mode_of(job), &r->use);
+    const struct gpt_size size = size_of(job);
+    params_share_gradients(&table, size.gradient_slots);
+    gpt_measure(job->device, &job->config, &size, &r->use);
     engine_measure(&method->engine, &table, job->device->dtype, comm_rank(job->comm),
                    comm_size(job->comm), &r->use);
     params_free(&table);

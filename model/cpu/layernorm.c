@@ -151,7 +151,7 @@ void cpu_residual_layernorm_backward(struct stream *s, void *dx, void *dbranch, 
                                      float *dbeta, const void *dy, const void *x_out,
                                      const float *mean, const float *rstd,
                                      const struct token_rows *rows, const void *gamma, int C,
-                                     struct dropout drop)
+                                     struct dropout drop, bool accumulate)
 {
     const struct layernorm_gradient l = {dx, dbranch, dy, x_out, mean, rstd, gamma, C, rows, drop};
     const int n = rows->n_tokens, step = sum_chunk_rows(n), n_chunks = divide_up(n, step);
@@ -160,6 +160,10 @@ void cpu_residual_layernorm_backward(struct stream *s, void *dx, void *dbranch, 
     for (int i = 0; i < n_chunks; i++) {
         float *chunk = sums + (size_t)2 * C * i;
         backward_rows(&l, chunk, chunk + C, i * step, min_int(n, (i + 1) * step));
+    }
+    if (!accumulate) {
+        memset(dgamma, 0, sizeof(float) * C);
+        memset(dbeta, 0, sizeof(float) * C);
     }
     for (int i = 0; i < n_chunks; i++) {
         const float *chunk = sums + (size_t)2 * C * i;

@@ -149,7 +149,7 @@ static void sum_rows(float *restrict sums, const float *restrict dy, int n, int 
             sums[j] += dy[(size_t)i * C + j];
 }
 
-void cpu_bias_backward(struct stream *s, float *db, const void *dy, int n, int C)
+void cpu_bias_backward(struct stream *s, float *db, const void *dy, int n, int C, bool accumulate)
 {
     const int step = sum_chunk_rows(n), n_chunks = divide_up(n, step);
     float *sums = cpu_scratch(s, (size_t)C * n_chunks);
@@ -157,6 +157,8 @@ void cpu_bias_backward(struct stream *s, float *db, const void *dy, int n, int C
     for (int i = 0; i < n_chunks; i++)
         sum_rows(sums + (size_t)C * i, (const float *)dy + (size_t)C * step * i,
                  min_int(step, n - i * step), C);
+    if (!accumulate)
+        memset(db, 0, sizeof(float) * C);
     for (int i = 0; i < n_chunks; i++)
         add_range(db, sums + (size_t)C * i, (size_t)C);
 }

@@ -48,9 +48,9 @@ static void update_channel(const struct matrix_rows *m, const struct channel_upd
                            enum row_source source, const struct adamw *rule, float scale, bool bf16)
 {
     const size_t cols = (size_t)m->cols, at = (size_t)u->row * cols, state = (size_t)u->slot * cols;
-    const float *gradient = source == ROWS_GRADIENT ? m->gradient : m->window;
+    const float *gradient = source == ROWS_GRADIENT ? m->waiting + state : m->window + at;
     float *value = (float *)m->values + at, *own = m->master ? m->master + state : value;
-    adamw_range(own, m->m + state, m->v + state, gradient + at, cols, rule, scale);
+    adamw_range(own, m->m + state, m->v + state, gradient, cols, rule, scale);
     if (m->master && bf16)
         round_to_bf16(value, own, m->cols);
     else if (m->master)
@@ -81,30 +81,6 @@ void cpu_adamw_rows(struct stream *s, const struct matrix_batch *batch,
         }
         update_channel(m, &updates[i], source, &now, *gradient_scale, bf16);
     }
-}
-
-ZF_SIMD
-static void sum_squares(float *restrict sums, const float *restrict g, int rows, int cols)
-{
-    for (int i = 0; i < rows; i++) {
-        float sum = 0;
-#pragma omp simd reduction(+ : sum)
-        for (int j = 0; j < cols; j++)
-            sum += g[(size_t)i * cols + j] * g[(size_t)i * cols + j];
-        sums[i] = sum;
-    }
-}
-
-static void measure_rows(const struct matrix_rows *m, int first, int last, const void *unused)
-{
-    (void)unused;
-    sum_squares(m->norms + first, m->gradient + (size_t)first * m->cols, last - first, m->cols);
-}
-
-void cpu_row_norms_squared(struct stream *s, const struct matrix_batch *batch)
-{
-    (void)s;
-    cpu_for_rows(batch, measure_rows, NULL);
 }
 
 void cpu_summarise_norms(struct stream *s, struct norm_summary *out, const float *sums,

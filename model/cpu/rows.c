@@ -38,14 +38,62 @@ static bool in_set(const struct channel_set *set, const struct matrix_rows *m, i
 }
 
 ZF_SIMD
-static void add_scaled(float *restrict sum, const float *restrict x, float scale, int n, bool fresh)
+static float sum_squares(const float *restrict x, int n)
+{
+    float sum = 0;
+#pragma omp simd reduction(+ : sum)
+    for (int i = 0; i < n; i++)
+        sum += x[i] * x[i];
+    return sum;
+}
+
+ZF_SIMD
+static void round_row(uint16_t *restrict dst, const float *restrict src, int n)
 {
     for (int i = 0; i < n; i++)
-        sum[i] = (fresh ? 0 : sum[i]) + scale * x[i];
+        dst[i] = bf16_from_f32(src[i]);
+}
+
+static void take(const struct matrix_rows *m, int first, int last, const void *argument)
+{
+    const enum dtype dtype = *(const enum dtype *)argument;
+    for (int i = first; i < last; i++) {
+        const size_t at = (size_t)i * m->cols, bytes = sizeof(float) * m->cols;
+        const float *row = m->gradient + at;
+        const bool waits = m->place[i] == CHANNEL_IMPORTANT || m->place[i] == CHANNEL_RESIDENT;
+        m->norms[i] = sum_squares(row, m->cols);
+        if (waits)
+            memcpy(m->waiting + (size_t)m->slot[i] * m->cols, row, bytes);
+        else if (dtype == DTYPE_F32)
+            memcpy((float *)m->deferred + at, row, bytes);
+        else
+            round_row((uint16_t *)m->deferred + at, row, m->cols);
+    }
+}
+
+void cpu_take_rows(struct stream *s, const struct matrix_batch *batch, enum dtype dtype)
+{
+    (void)s;
+    cpu_for_rows(batch, take, &dtype);
+}
+
+ZF_SIMD
+static void add_scaled(float *restrict sum, const void *restrict x, enum dtype dtype, float scale,
+                       int n, bool fresh)
+{
+    const float *f32 = x;
+    const uint16_t *bf16 = x;
+    if (dtype == DTYPE_F32)
+        for (int i = 0; i < n; i++)
+            sum[i] = (fresh ? 0 : sum[i]) + scale * f32[i];
+    else
+        for (int i = 0; i < n; i++)
+            sum[i] = (fresh ? 0 : sum[i]) + scale * bf16_to_f32(bf16[i]);
 }
 
 struct gathering {
     const struct channel_set *set;
+    enum dtype dtype;
     uint64_t fresh;
     float scale;
 };
@@ -58,15 +106,16 @@ static void gather(const struct matrix_rows *m, int first, int last, const void 
         const size_t at = (size_t)i * m->cols;
         const int group = row_groups_group(&groups, i);
         if (in_set(g->set, m, i, group))
-            add_scaled(m->window + at, m->gradient + at, g->scale, m->cols, g->fresh >> group & 1);
+            add_scaled(m->window + at, (const char *)m->deferred + at * dtype_size(g->dtype),
+                       g->dtype, g->scale, m->cols, g->fresh >> group & 1);
     }
 }
 
-void cpu_accumulate_rows(struct stream *s, const struct matrix_batch *batch,
+void cpu_accumulate_rows(struct stream *s, const struct matrix_batch *batch, enum dtype dtype,
                          const struct channel_set *set, uint64_t fresh, const float *scale)
 {
     (void)s;
-    const struct gathering g = {set, fresh, *scale};
+    const struct gathering g = {set, dtype, fresh, *scale};
     if (*scale != 0)
         cpu_for_rows(batch, gather, &g);
 }
@@ -96,14 +145,18 @@ struct transfer {
 static void send(const struct matrix_rows *m, int first, int last, const void *argument)
 {
     const struct transfer *t = argument;
-    const bool window = t->source == ROWS_WINDOW;
-    const float *src = window ? m->window : m->gradient;
-    char *dst = window ? m->exchange : m->staged;
+    const size_t size = dtype_size(t->dtype);
     const struct row_groups groups = row_groups_of(&m->part, t->set->n_groups);
     for (int i = first; i < last; i++) {
         const size_t at = (size_t)i * m->cols;
-        if (in_set(t->set, m, i, row_groups_group(&groups, i)))
-            send_row(dst + at * dtype_size(t->dtype), t->dtype, src + at, t->divisor, m->cols);
+        if (!in_set(t->set, m, i, row_groups_group(&groups, i)))
+            continue;
+        if (t->source == ROWS_WINDOW)
+            send_row((char *)m->exchange + at * size, t->dtype, m->window + at, t->divisor,
+                     m->cols);
+        else
+            memcpy((char *)m->staged + at * size, (const char *)m->deferred + at * size,
+                   size * m->cols);
     }
 }
 

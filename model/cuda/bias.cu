@@ -41,20 +41,20 @@ __global__ static void __launch_bounds__(WARP *WARPS)
     partial[(size_t)blockIdx.y * C + first + mine] = total;
 }
 
-void cuda_bias_backward(struct stream *s, float *db, const void *dy, int n, int C)
+void cuda_bias_backward(struct stream *s, float *db, const void *dy, int n, int C, bool accumulate)
 {
-    if (n == 0)
+    if (n == 0 && accumulate)
         return;
     const int chunk_rows = CHUNK_ROWS * divide_up(n, CHUNK_ROWS * MAX_CHUNKS);
     const int chunks = divide_up(n, chunk_rows);
     float *partial = (float *)cuda_scratch(s, sizeof(float) * (size_t)chunks * C);
     const bf16 *from = (const bf16 *)dy;
-    if (rows_are_vectors(C, (uintptr_t)dy))
+    if (n > 0 && rows_are_vectors(C, (uintptr_t)dy))
         LAUNCH((sum_chunks<VECTOR>), dim3(divide_up(C, WARP * VECTOR), chunks), WARP * WARPS, 0, s,
                partial, from, n, C, chunk_rows);
-    else
+    else if (n > 0)
         LAUNCH((sum_chunks<1>), dim3(divide_up(C, WARP), chunks), WARP * WARPS, 0, s, partial, from,
                n, C, chunk_rows);
     LAUNCH(add_partials, divide_up(C, SUM_LANES), SUM_LANES * SUM_GROUPS, 0, s,
-           (column_sums{{db, NULL}}), partial, chunks, (size_t)C, C);
+           (column_sums{{db, NULL}, accumulate}), partial, chunks, (size_t)C, C);
 }

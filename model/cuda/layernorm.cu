@@ -244,10 +244,10 @@ void cuda_residual_layernorm_backward(struct stream *s, void *dx, void *dbranch,
                                       float *dbeta, const void *dy, const void *x_out,
                                       const float *mean, const float *rstd,
                                       const struct token_rows *rows, const void *gamma, int C,
-                                      struct dropout drop)
+                                      struct dropout drop, bool accumulate)
 {
     const int n = rows->n_tokens;
-    if (n == 0)
+    if (n == 0 && accumulate)
         return;
     const int chunk_rows = CHUNK_ROWS * divide_up(n, CHUNK_ROWS * MAX_CHUNKS);
     const int chunks = divide_up(n, chunk_rows);
@@ -266,10 +266,10 @@ void cuda_residual_layernorm_backward(struct stream *s, void *dx, void *dbranch,
                                drop};
     const uintptr_t pointers =
         (uintptr_t)dx | (uintptr_t)dbranch | (uintptr_t)dy | (uintptr_t)x_out | (uintptr_t)gamma;
-    if (rows_are_vectors(C, pointers))
+    if (n > 0 && rows_are_vectors(C, pointers))
         LAUNCH((backward_rows<VECTOR, 1>), chunks, (row_threads<VECTOR, 1>(C)), 0, s, b);
-    else
+    else if (n > 0)
         LAUNCH((backward_rows<1, SINGLES>), chunks, (row_threads<1, SINGLES>(C)), 0, s, b);
     LAUNCH(add_partials, dim3(divide_up(C, SUM_LANES), 2), SUM_LANES * SUM_GROUPS, 0, s,
-           (column_sums{{dgamma, dbeta}}), partial, chunks, (size_t)2 * C, C);
+           (column_sums{{dgamma, dbeta}, accumulate}), partial, chunks, (size_t)2 * C, C);
 }

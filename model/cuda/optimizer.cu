@@ -1,4 +1,4 @@
-/* AdamW on rows, and the norms of rows. */
+/* AdamW on rows; gradients' rows, taken to where they wait for it, and their norms. */
 #include "model/cuda/batch.cuh"
 #include "model/cuda/cuda_ops.h"
 
@@ -85,7 +85,7 @@ __global__ static void __launch_bounds__(ADAMW_BLOCK)
     const float rsqrt_correction2 = 1 / sqrtf(bias_correction[1]);
     const int cols = matrix.cols;
     const size_t at = (size_t)u.row * cols, state = (size_t)u.slot * cols;
-    const float *gradient = (source == ROWS_GRADIENT ? matrix.gradient : matrix.window) + at;
+    const float *gradient = source == ROWS_GRADIENT ? matrix.waiting + state : matrix.window + at;
     bf16 *param = (bf16 *)matrix.values + at;
     float *master = matrix.master + state, *m = matrix.m + state, *v = matrix.v + state;
     const bool wide = fits_pack<4>(param, 8, cols) && fits_pack<4>(master, 16, cols) &&
@@ -113,31 +113,53 @@ void cuda_adamw_rows(struct stream *s, const struct matrix_batch *batch,
                adamw_constants_of(rule), gradient_scale);
 }
 
-#define NORM_BLOCK (NORM_ROWS * WARP)
+#define TAKE_BLOCK (NORM_ROWS * WARP)
 
-template <int W>
-__device__ static inline float sum_of_squares(const float *x, int cols, int thread, int threads)
+/* A thread's part of a row: copied, and its sum of squares. */
+template <int W, typename To>
+__device__ static inline float take_part(To *__restrict__ to, const float *__restrict__ from,
+                                         int cols, int thread, int threads)
 {
     float sum = 0;
     for (int j = thread * W; j < cols; j += threads * W) {
-        const pack<float, W> y = load_pack<W>(x + j);
-        for (int e = 0; e < W; e++)
-            sum += y.v[e] * y.v[e];
+        const pack<float, W> x = load_pack<W>(from + j);
+        pack<To, W> y;
+        for (int e = 0; e < W; e++) {
+            sum += x.v[e] * x.v[e];
+            convert(y.v[e], x.v[e]);
+        }
+        store_pack(to + j, y);
     }
     return sum;
 }
 
-/* A thread's part, in the order of the width that the row allows. */
-__device__ static inline float part_of_squares(const float *x, int cols, int thread, int threads)
+/* The sum's order is that of the width that the gradient's row allows, wherever it goes. */
+template <typename To>
+__device__ static inline float take_part_to(To *to, const float *from, int cols, int thread,
+                                            int threads)
 {
-    if (fits_pack<4>(x, 16, cols))
-        return sum_of_squares<4>(x, cols, thread, threads);
-    return sum_of_squares<1>(x, cols, thread, threads);
+    if (fits_pack<4>(from, 16, cols))
+        return take_part<4>(to, from, cols, thread, threads);
+    return take_part<1>(to, from, cols, thread, threads);
 }
 
-/* Limit: memory. Reads 4 bytes for each element. A row is summed by one warp, or by one block if it
- * is long, in an order that its length alone decides. */
-__global__ static void __launch_bounds__(NORM_BLOCK) row_norms_kernel(matrix_batch batch)
+template <typename To>
+__device__ static inline float take_row(const matrix_rows &m, int row, int thread, int threads)
+{
+    const size_t at = (size_t)row * m.cols;
+    const unsigned char place = m.place[row];
+    const float *from = m.gradient + at;
+    if (place == CHANNEL_IMPORTANT || place == CHANNEL_RESIDENT)
+        return take_part_to(m.waiting + (size_t)m.slot[row] * m.cols, from, m.cols, thread,
+                            threads);
+    return take_part_to((To *)m.deferred + at, from, m.cols, thread, threads);
+}
+
+/* Limit: memory. Reads 4 bytes for each element and writes 2, or 4 where they wait in fp32. A row
+ * is one warp's, or one block's if it is long, and its sum's order is decided by its length alone.
+ */
+template <typename To>
+__global__ static void __launch_bounds__(TAKE_BLOCK) take_rows_kernel(matrix_batch batch)
 {
     SHARED(float, part, [NORM_ROWS]);
     const int warp = threadIdx.x / WARP, lane = threadIdx.x % WARP;
@@ -147,9 +169,8 @@ __global__ static void __launch_bounds__(NORM_BLOCK) row_norms_kernel(matrix_bat
         const bool is_long = m.cols >= NORM_LONG_ROW;
         const int at = number - m.first_norm_piece, row = is_long ? at : at * NORM_ROWS + warp;
         if (row < m.n_rows) {
-            const float *x = m.gradient + (size_t)row * m.cols;
-            const float sum = warp_sum(is_long ? part_of_squares(x, m.cols, threadIdx.x, NORM_BLOCK)
-                                               : part_of_squares(x, m.cols, lane, WARP));
+            const float sum = warp_sum(is_long ? take_row<To>(m, row, threadIdx.x, TAKE_BLOCK)
+                                               : take_row<To>(m, row, lane, WARP));
             if (lane == 0 && is_long)
                 part[warp] = sum;
             else if (lane == 0)
@@ -168,9 +189,14 @@ __global__ static void __launch_bounds__(NORM_BLOCK) row_norms_kernel(matrix_bat
     }
 }
 
-void cuda_row_norms_squared(struct stream *s, const struct matrix_batch *batch)
+void cuda_take_rows(struct stream *s, const struct matrix_batch *batch, enum dtype dtype)
 {
     const int most = 8 * cuda_multiprocessors(), wanted = batch->n_norm_pieces;
-    if (wanted > 0)
-        LAUNCH(row_norms_kernel, wanted < most ? wanted : most, NORM_BLOCK, 0, s, *batch);
+    const int blocks = wanted < most ? wanted : most;
+    if (wanted == 0)
+        return;
+    if (dtype == DTYPE_F32)
+        LAUNCH((take_rows_kernel<float>), blocks, TAKE_BLOCK, 0, s, *batch);
+    else
+        LAUNCH((take_rows_kernel<bf16>), blocks, TAKE_BLOCK, 0, s, *batch);
 }

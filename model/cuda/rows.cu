@@ -60,12 +60,13 @@ static int blocks_for(int n_pieces, int most)
 }
 
 /* sum = (keeps ? sum : 0) + factor x, columns [first, last) */
-template <int W>
-__device__ static inline void accumulate_piece(float *__restrict__ sum, const float *__restrict__ x,
+template <int W, typename From>
+__device__ static inline void accumulate_piece(float *__restrict__ sum, const From *__restrict__ x,
                                                int first, int last, bool keeps, float factor)
 {
     for (first += threadIdx.x % WARP * W; first < last; first += BATCH<W> * WARP * W) {
-        pack<float, W> a[BATCH<W>] = {}, b[BATCH<W>];
+        pack<float, W> a[BATCH<W>] = {};
+        pack<From, W> b[BATCH<W>];
         for (int i = 0; i < BATCH<W>; i++) {
             const int j = first + i * WARP * W;
             if (j < last && keeps)
@@ -78,14 +79,15 @@ __device__ static inline void accumulate_piece(float *__restrict__ sum, const fl
             if (j >= last)
                 continue;
             for (int e = 0; e < W; e++)
-                a[i].v[e] += factor * b[i].v[e];
+                a[i].v[e] += factor * to_float(b[i].v[e]);
             store_pack(sum + j, a[i]);
         }
     }
 }
 
-/* Limit: memory. Reads 8 bytes for each element of the set's rows, 4 where the window is fresh, and
- * writes 4. */
+/* Limit: memory. Reads 6 bytes for each element of the set's rows (of bf16), 2 where the window is
+ * fresh, and writes 4. */
+template <typename From>
 __global__ static void __launch_bounds__(BLOCK)
     accumulate_kernel(matrix_batch batch, row_set set, uint64_t fresh,
                       const float *__restrict__ scale)
@@ -103,21 +105,26 @@ __global__ static void __launch_bounds__(BLOCK)
             continue;
         const bool keeps = !(fresh >> group & 1);
         float *sum = m.window + (size_t)at.row * m.cols;
-        const float *x = m.gradient + (size_t)at.row * m.cols;
-        if (fits_pack<4>(sum, 16, m.cols) && fits_pack<4>(x, 16, m.cols))
+        const From *x = (const From *)m.deferred + (size_t)at.row * m.cols;
+        if (fits_pack<4>(sum, 16, m.cols) && fits_pack<4>(x, 4 * sizeof *x, m.cols))
             accumulate_piece<4>(sum, x, at.first, at.last, keeps, factor);
         else
             accumulate_piece<1>(sum, x, at.first, at.last, keeps, factor);
     }
 }
 
-void cuda_accumulate_rows(struct stream *s, const struct matrix_batch *batch,
+void cuda_accumulate_rows(struct stream *s, const struct matrix_batch *batch, enum dtype dtype,
                           const struct channel_set *set, uint64_t fresh, const float *scale)
 {
+    const int blocks = blocks_for(batch->n_pieces, 8 * cuda_multiprocessors());
     if (batch->n_pieces == 0 || set->groups == 0)
         return;
-    LAUNCH(accumulate_kernel, blocks_for(batch->n_pieces, 8 * cuda_multiprocessors()), BLOCK, 0, s,
-           *batch, kernel_set(set), fresh, scale);
+    if (dtype == DTYPE_F32)
+        LAUNCH((accumulate_kernel<float>), blocks, BLOCK, 0, s, *batch, kernel_set(set), fresh,
+               scale);
+    else
+        LAUNCH((accumulate_kernel<bf16>), blocks, BLOCK, 0, s, *batch, kernel_set(set), fresh,
+               scale);
 }
 
 /* dst = src, divided on the way where `divides`; columns [first, last) */
@@ -157,7 +164,7 @@ template <typename To, typename From, int W, direction way>
 __global__ static void __launch_bounds__(BLOCK)
     transfer_kernel(matrix_batch batch, row_set set, float divisor)
 {
-    constexpr bool arrives = way == VALUES_ARRIVE;
+    constexpr bool arrives = way == VALUES_ARRIVE, divides = way == WINDOWS_LEAVE;
     piece_walk walk = {};
     group_walk groups = {};
     for (int piece = first_piece(); piece < batch.n_pieces; piece += piece_stride()) {
@@ -167,14 +174,12 @@ __global__ static void __launch_bounds__(BLOCK)
             continue;
         const size_t row = (size_t)at.row * m.cols;
         To *dst = (To *)(arrives ? m.values : way == WINDOWS_LEAVE ? m.exchange : m.staged) + row;
-        const From *src = (const From *)(arrives                ? m.exchange
-                                         : way == WINDOWS_LEAVE ? m.window
-                                                                : m.gradient) +
-                          row;
+        const void *rows = arrives ? m.exchange : way == WINDOWS_LEAVE ? m.window : m.deferred;
+        const From *src = (const From *)rows + row;
         if (fits_pack<W>(dst, 16, m.cols) && fits_pack<W>(src, 16, m.cols))
-            transfer_piece<W, !arrives>(dst, src, at.first, at.last, divisor);
+            transfer_piece<W, divides>(dst, src, at.first, at.last, divisor);
         else
-            transfer_piece<1, !arrives>(dst, src, at.first, at.last, divisor);
+            transfer_piece<1, divides>(dst, src, at.first, at.last, divisor);
     }
 }
 
@@ -197,7 +202,7 @@ void cuda_send_rows(struct stream *s, const struct matrix_batch *batch, enum row
     else if (dtype == DTYPE_F32)
         transfer<float, float, 4, GRADIENTS_LEAVE>(s, batch, set, divisor);
     else
-        transfer<bf16, float, 8, GRADIENTS_LEAVE>(s, batch, set, divisor);
+        transfer<bf16, bf16, 8, GRADIENTS_LEAVE>(s, batch, set, divisor);
 }
 
 void cuda_receive_rows(struct stream *s, const struct matrix_batch *batch, enum dtype dtype,

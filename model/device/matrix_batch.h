@@ -21,9 +21,12 @@
  * one that no operator is asked to use may be NULL. */
 struct matrix_rows {
     void *values;               /* (n_rows, cols) parameters, of the device's dtype */
-    float *gradient;            /* (n_rows, cols) */
+    float *gradient;            /* (n_rows, cols) until it is taken */
     float *norms;               /* (n_rows) squared norms of the gradient's rows */
     const unsigned char *place; /* (n_rows) enum channel_place */
+    const int *slot;            /* (n_rows) of channels that have one */
+    void *deferred;             /* (n_rows, cols) taken rows of deferred channels, fp32 or bf16 */
+    float *waiting;             /* (slots, cols) taken rows of channels that have slots */
     float *window;              /* (n_rows, cols) gathered gradients */
     void *exchange;             /* (n_rows, cols) windows leave and values arrive through it;
                                    memory of allocate_host */
@@ -50,7 +53,7 @@ struct matrix_batch {
 struct channel_update {
     int matrix;       /* in the batch */
     int slot;         /* where its state is */
-    int row;          /* where its value and gradient are */
+    int row;          /* where its value is */
     uint32_t updates; /* how many it has had */
 };
 

@@ -100,10 +100,10 @@ struct op_cost cost_convert(int element, double n)
     return (struct op_cost){.bytes = n * (4 + element)};
 }
 
-/* Reads the gradient, writes a sum a row. */
-struct op_cost cost_row_norms(double elements, double rows)
+/* Reads the gradient, writes it elsewhere, and a sum a row. */
+struct op_cost cost_take_rows(int to, double elements, double rows)
 {
-    return (struct op_cost){.bytes = 4 * elements + 4 * rows};
+    return (struct op_cost){.bytes = (4 + to) * elements + 4 * rows};
 }
 
 /* Reads a sum and a place a row. */
@@ -125,15 +125,15 @@ struct op_cost cost_adamw(int element, double elements)
 }
 
 /* Reads gradient and window, writes the window. */
-struct op_cost cost_accumulate_rows(double elements, double fresh)
+struct op_cost cost_accumulate_rows(int from, double elements, double fresh)
 {
-    return (struct op_cost){.bytes = 12 * elements - 4 * fresh};
+    return (struct op_cost){.bytes = (8 + from) * elements - 4 * fresh};
 }
 
-/* Read in fp32, sent. */
-struct op_cost cost_send_rows(int exchange, double elements)
+/* Read, sent. */
+struct op_cost cost_send_rows(int from, int exchange, double elements)
 {
-    return (struct op_cost){.bytes = 4 * elements, .link = exchange * elements};
+    return (struct op_cost){.bytes = from * elements, .link = exchange * elements};
 }
 
 struct op_cost cost_receive_rows(int element, int exchange, double elements)

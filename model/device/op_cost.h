@@ -34,14 +34,16 @@ struct op_cost cost_add_sum(double n);
 struct op_cost cost_convert(int element, double n); /* from_f32, to_f32 */
 
 /* The engine's: elements and rows of the channels that are meant. */
-struct op_cost cost_row_norms(double elements, double rows);
+/* to: bytes of an element where most rows go */
+struct op_cost cost_take_rows(int to, double elements, double rows);
 struct op_cost cost_summarise_norms(double rows);
 struct op_cost cost_select_rows(double rows);
 struct op_cost cost_adamw(int element, double elements);
-/* fresh: of the elements, those whose windows begin and are not read */
-struct op_cost cost_accumulate_rows(double elements, double fresh);
+/* from: bytes of an element that is read;  fresh: of the elements, those whose windows begin and are
+ * not read */
+struct op_cost cost_accumulate_rows(int from, double elements, double fresh);
 /* exchange: bytes of an element on the link */
-struct op_cost cost_send_rows(int exchange, double elements);
+struct op_cost cost_send_rows(int from, int exchange, double elements);
 struct op_cost cost_receive_rows(int element, int exchange, double elements);
 struct op_cost cost_copy_rows(double bytes);
 

@@ -73,17 +73,19 @@ typedef void op_residual_layernorm_forward(struct stream *s, void *x_out, void *
                                            const struct token_rows *rows, const void *gamma,
                                            const void *beta, float eps, int C, struct dropout drop);
 /* dx: in, the gradient of x_out from what follows it; out, that plus layer norm's own: the
- * gradient of x_in. dbranch: (n, C) or NULL: the gradient of branch. dgamma, dbeta: (C), +=. */
+ * gradient of x_in. dbranch: (n, C) or NULL: the gradient of branch. dgamma, dbeta: (C), += if
+ * `accumulate`. */
 typedef void op_residual_layernorm_backward(struct stream *s, void *dx, void *dbranch,
                                             float *dgamma, float *dbeta, const void *dy,
                                             const void *x_out, const float *mean, const float *rstd,
                                             const struct token_rows *rows, const void *gamma, int C,
-                                            struct dropout drop);
+                                            struct dropout drop, bool accumulate);
 
 typedef void op_matmul(struct stream *s, void *c, const void *a, const void *b,
                        const struct matmul *product);
-/* db[j] += sum over rows of dy[i][j].  dy: (n, C), db: (C) */
-typedef void op_bias_backward(struct stream *s, float *db, const void *dy, int n, int C);
+/* db[j] = sum over rows of dy[i][j], or += if `accumulate`.  dy: (n, C), db: (C) */
+typedef void op_bias_backward(struct stream *s, float *db, const void *dy, int n, int C,
+                              bool accumulate);
 
 /* Causal self-attention within each sequence, over heads. qkv: (n, 3C) holding q, k, v, each
  * (n_head, head_dim);  out: (n, C);  lse: (n, n_head), log-sum-exp of each row's scaled scores,

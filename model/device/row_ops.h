@@ -32,7 +32,7 @@ struct channel_set {
     uint64_t groups; /* bit j: group j is meant */
 };
 
-/* Which rows an operator reads. */
+/* Which rows an operator reads: this step's gradient, as take_rows left it, or gathered ones. */
 enum row_source { ROWS_GRADIENT, ROWS_WINDOW };
 
 /* What the norms of all channels say about a step; in device memory. */
@@ -44,9 +44,10 @@ struct norm_summary {
                                that are not resident */
 };
 
-/* norms[i] = sum of squares of row i of the gradient, for every matrix of the batch; in an
- * order that the row's length alone decides. */
-typedef void op_row_norms_squared(struct stream *s, const struct matrix_batch *batch);
+/* Takes the gradient's rows out of its array, for every matrix of the batch: to `deferred`, as dtype
+ * (F32 or BF16), those of channels that are deferred or leaving, to `waiting` the others. And
+ * norms[i] = sum of squares of row i, in an order that the row's length alone decides. */
+typedef void op_take_rows(struct stream *s, const struct matrix_batch *batch, enum dtype dtype);
 /* out: device memory. sums: (n) squared norms of all channels;  place: (n) enum channel_place,
  * or such a choice as select_rows makes;  limit: greatest global norm, 0: none. */
 typedef void op_summarise_norms(struct stream *s, struct norm_summary *out, const float *sums,
@@ -61,17 +62,18 @@ typedef void op_select_rows(struct stream *s, unsigned char *chosen, const float
 
 /* One AdamW update of n channels, no two the same. updates: (n) device memory; the counts in it
  * go up by one, and bias corrections are 1 - beta^updates, taken in double (the rule's own are
- * not used). The gradient is a row of `source` times a factor, gradient_scale. Values get the
- * master, rounded to bf16 if `bf16`. */
+ * not used). The gradient is a row of `waiting` (by the slot) or `window`, times a factor,
+ * gradient_scale. Values get the master, rounded to bf16 if `bf16`. */
 typedef void op_adamw_rows(struct stream *s, const struct matrix_batch *batch,
                            struct channel_update *updates, int n, enum row_source source,
                            const struct adamw *rule, const float *gradient_scale, bool bf16);
-/* For each row of the set: window = (its group in `fresh` ? 0 : window) + scale * gradient.
- * scale: the factor */
+/* For each row of the set: window = (its group in `fresh` ? 0 : window) + scale * deferred.
+ * dtype: deferred's, F32 or BF16;  scale: the factor */
 typedef void op_accumulate_rows(struct stream *s, const struct matrix_batch *batch,
-                                const struct channel_set *set, uint64_t fresh, const float *scale);
-/* For each row of the set, as `dtype` (F32 or BF16): exchange = window / divisor, or where the
- * source is the gradient, staged = gradient / divisor. */
+                                enum dtype dtype, const struct channel_set *set, uint64_t fresh,
+                                const float *scale);
+/* For each row of the set: exchange = window / divisor as `dtype` (F32 or BF16); or where the source
+ * is the gradient, staged = deferred, both of that dtype. */
 typedef void op_send_rows(struct stream *s, const struct matrix_batch *batch,
                           enum row_source source, enum dtype dtype, const struct channel_set *set,
                           float divisor);
@@ -86,7 +88,7 @@ typedef void op_copy_rows(struct stream *s, void *dst, const int *dst_row, const
 
 /* All of them, as MODEL_OPERATORS. */
 #define ROW_OPERATORS(X)                                                                           \
-    X(row_norms_squared)                                                                           \
+    X(take_rows)                                                                                   \
     X(summarise_norms)                                                                             \
     X(select_rows)                                                                                 \
     X(adamw_rows)                                                                                  \

@@ -78,9 +78,9 @@ static void residual_layernorm_backward(struct stream *s, void *dx, void *dbranc
                                         float *dbeta, const void *dy, const void *x_out,
                                         const float *mean, const float *rstd,
                                         const struct token_rows *rows, const void *gamma, int C,
-                                        struct dropout drop)
+                                        struct dropout drop, bool accumulate)
 {
-    (void)dx, (void)dgamma, (void)dbeta, (void)dy, (void)x_out, (void)mean, (void)rstd, (void)gamma;
+    (void)accumulate, (void)dx, (void)dgamma, (void)dbeta, (void)dy, (void)x_out, (void)mean, (void)rstd, (void)gamma;
     plan_operate(s, "layer norm backward", OTHER,
                  cost_layernorm_backward(element(s), rows->n_tokens, C, dbranch), drop.p > 0);
 }
@@ -92,9 +92,10 @@ static void matmul(struct stream *s, void *c, const void *a, const void *b,
     plan_product(s, product);
 }
 
-static void bias_backward(struct stream *s, float *db, const void *dy, int n, int C)
+static void bias_backward(struct stream *s, float *db, const void *dy, int n, int C,
+                          bool accumulate)
 {
-    (void)db, (void)dy;
+    (void)accumulate, (void)db, (void)dy;
     plan_operate(s, "bias backward", OTHER, cost_bias_backward(element(s), n, C), false);
 }
 
@@ -171,13 +172,14 @@ static void to_f32(struct stream *s, float *dst, const void *src, size_t n)
 
 /* ---- the engine's ---- */
 
-static void row_norms_squared(struct stream *s, const struct matrix_batch *batch)
+static void take_rows(struct stream *s, const struct matrix_batch *batch, enum dtype dtype)
 {
     double rows = 0;
     for (int i = 0; i < batch->n; i++)
         rows += batch->matrices[i].n_rows;
     s->plan->norms_stale = true;
-    plan_operate(s, "row norms", NORMS, cost_row_norms((double)batch->n_elements, rows), false);
+    plan_operate(s, "take rows", NORMS,
+                 cost_take_rows((int)dtype_size(dtype), (double)batch->n_elements, rows), false);
 }
 
 /* The norms are made here, where those of all ranks' channels stand side by side. */
@@ -243,20 +245,22 @@ static double elements_in(const struct matrix_batch *batch, const struct channel
     return all;
 }
 
-static void accumulate_rows(struct stream *s, const struct matrix_batch *batch,
+static void accumulate_rows(struct stream *s, const struct matrix_batch *batch, enum dtype dtype,
                             const struct channel_set *set, uint64_t fresh, const float *scale)
 {
     double new_ones, elements = elements_in(batch, set, fresh, &new_ones);
     (void)scale;
-    plan_operate(s, "accumulate rows", WINDOWS, cost_accumulate_rows(elements, new_ones), false);
+    plan_operate(s, "accumulate rows", WINDOWS,
+                 cost_accumulate_rows((int)dtype_size(dtype), elements, new_ones), false);
 }
 
 static void send_rows(struct stream *s, const struct matrix_batch *batch, enum row_source source,
                       enum dtype dtype, const struct channel_set *set, float divisor)
 {
     double none, elements = elements_in(batch, set, 0, &none);
-    (void)source, (void)divisor;
-    plan_transfer(s, "send rows", cost_send_rows((int)dtype_size(dtype), elements), true, true);
+    (void)divisor;
+    const int from = source == ROWS_WINDOW ? (int)sizeof(float) : (int)dtype_size(dtype);
+    plan_transfer(s, "send rows", cost_send_rows(from, (int)dtype_size(dtype), elements), true, true);
 }
 
 static void receive_rows(struct stream *s, const struct matrix_batch *batch, enum dtype dtype,

@@ -27,8 +27,7 @@ enum transport {
 };
 
 struct reduction {
-    const float *data;
-    float *result;
+    float *data;
     size_t n;
     int root;
     struct stream *stream;
@@ -166,7 +165,7 @@ static void nccl_reduce_grouped(struct comm *c, const struct reduction *r)
         a->group_open = true;
     }
     if (r->n > 0)
-        check_nccl(c, nccl_reduce(a->nccl, r->stream, r->data, r->result, r->n, r->root, &err));
+        check_nccl(c, nccl_reduce(a->nccl, r->stream, r->data, r->n, r->root, &err));
 }
 
 /* ---- MPI through host memory ---- */
@@ -210,7 +209,7 @@ static void staged_reduce(struct comm *c, struct reduction *r)
         check_mpi(MPI_Reduce(root ? MPI_IN_PLACE : a->staging, root ? a->staging : NULL, (int)k,
                              MPI_FLOAT, MPI_SUM, r->root, MPI_COMM_WORLD));
         if (root)
-            stage_up(a, r->stream, r->result + done, k * sizeof(float));
+            stage_up(a, r->stream, r->data + done, k * sizeof(float));
     }
 }
 
@@ -242,8 +241,9 @@ static void staged_reduce_later(struct attached *a, const struct reduction *r)
 
 /* ---- MPI on memory that is the host's ---- */
 
-static void mpi_reduce_begin(struct attached *a, const struct reduction *r)
+static void mpi_reduce_begin(struct comm *c, const struct reduction *r)
 {
+    struct attached *a = c->attached;
     for (size_t done = 0; done < r->n;) {
         int k = comm_piece(r->n - done);
         if (a->n_requests == a->requests_capacity) {
@@ -251,8 +251,10 @@ static void mpi_reduce_begin(struct attached *a, const struct reduction *r)
             a->requests =
                 zf_realloc(a->requests, sizeof *a->requests * (size_t)a->requests_capacity);
         }
-        check_mpi(MPI_Ireduce(r->data + done, r->result + done, k, MPI_FLOAT, MPI_SUM, r->root,
-                              MPI_COMM_WORLD, &a->requests[a->n_requests++]));
+        const bool root = r->root == c->rank;
+        float *data = r->data + done;
+        check_mpi(MPI_Ireduce(root ? MPI_IN_PLACE : data, root ? data : NULL, k, MPI_FLOAT, MPI_SUM,
+                              r->root, MPI_COMM_WORLD, &a->requests[a->n_requests++]));
         done += (size_t)k;
     }
 }
@@ -376,16 +378,15 @@ void comm_device_reduce_begin(struct comm *c)
         plan_asked(c);
 }
 
-void comm_device_reduce(struct comm *c, struct stream *s, const float *data, float *result,
-                        size_t n, int root)
+void comm_device_reduce(struct comm *c, struct stream *s, float *data, size_t n, int root)
 {
-    struct reduction r = {data, result, n, root, s};
+    struct reduction r = {data, n, root, s};
     switch (c->attached->transport) {
     case TRANSPORT_NONE:
         break;
     case TRANSPORT_MPI:
         c->attached->device->stream_wait(s);
-        mpi_reduce_begin(c->attached, &r);
+        mpi_reduce_begin(c, &r);
         break;
     case TRANSPORT_STAGED:
         staged_reduce_later(c->attached, &r);

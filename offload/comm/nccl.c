@@ -25,7 +25,7 @@ ABSENT(nccl_healthy, struct nccl *n)
 ABSENT(nccl_group_begin, struct nccl *n)
 ABSENT(nccl_group_end, struct nccl *n)
 ABSENT(nccl_all_reduce, struct nccl *n, struct stream *s, float *data, size_t count)
-ABSENT(nccl_reduce, struct nccl *n, struct stream *s, const float *data, float *result,
+ABSENT(nccl_reduce, struct nccl *n, struct stream *s, float *data,
        size_t count, int root)
 ABSENT(nccl_broadcast, struct nccl *n, struct stream *s, void *data, size_t bytes, int root)
 
@@ -226,10 +226,10 @@ bool nccl_all_reduce(struct nccl *n, struct stream *s, float *data, size_t count
     return settle_operation(n, result, "an all-reduce", err);
 }
 
-bool nccl_reduce(struct nccl *n, struct stream *s, const float *data, float *result, size_t count,
+bool nccl_reduce(struct nccl *n, struct stream *s, float *data, size_t count,
                  int root, struct zf_error *err)
 {
-    ncclResult_t code = CALL(n, Reduce, data, result, count, ncclFloat32, ncclSum, root, n->comm,
+    ncclResult_t code = CALL(n, Reduce, data, data, count, ncclFloat32, ncclSum, root, n->comm,
                              (cudaStream_t)device_cuda_stream(s));
     return settle_operation(n, code, "a reduction", err);
 }

@@ -34,13 +34,13 @@ bool nccl_connect(struct nccl *n, const struct nccl_id *id, int rank, int size,
 /* Whether no operation has failed, here or on a peer. Any thread may ask. */
 bool nccl_healthy(struct nccl *n, struct zf_error *err);
 
-/* Put operations on a stream. Those between begin and end are one. `result` counts on the root
- * alone. */
+/* Put operations on a stream. Those between begin and end are one. A reduction is in place, and
+ * counts on the root alone. */
 bool nccl_group_begin(struct nccl *n, struct zf_error *err);
 bool nccl_group_end(struct nccl *n, struct zf_error *err);
 bool nccl_all_reduce(struct nccl *n, struct stream *s, float *data, size_t count,
                      struct zf_error *err);
-bool nccl_reduce(struct nccl *n, struct stream *s, const float *data, float *result, size_t count,
+bool nccl_reduce(struct nccl *n, struct stream *s, float *data, size_t count,
                  int root, struct zf_error *err);
 bool nccl_broadcast(struct nccl *n, struct stream *s, void *data, size_t bytes, int root,
                     struct zf_error *err);

@@ -24,38 +24,19 @@ static void describe_matrices(struct engine *e)
         m->first_channel = e->n_channels;
         e->n_channels += (size_t)p->rows;
         assert(i == 0 || p->layer >= p[-1].layer);
-        size_t first = p->offset + (size_t)m->owned.first * (size_t)p->cols;
+        const size_t before = (size_t)m->owned.first * (size_t)p->cols;
         if (!is_measuring(e)) {
-            m->values = (char *)e->params + first * dtype_size(e->dtype);
-            m->grad = e->grads + first;
+            m->values = (char *)e->params + (p->offset + before) * dtype_size(e->dtype);
+            m->grad = e->grads + p->gradient_offset + before;
         }
         e->host.elements += m->selectable ? owned_elements(m) : 0;
         e->defers |= m->selectable;
     }
 }
 
-/* With several ranks a rank's share of the gradient is reduced into a place of its own. */
-static void place_owned_gradients(struct engine *e)
-{
-    size_t n = 0;
-    if (e->ranks == 1)
-        return;
-    for (int i = 0; i < e->n_matrices; i++)
-        n += owned_elements(&e->matrices[i]);
-    e->owned_grads = arena_take(&e->arena, &e->arena.use.gradients, n, sizeof(float));
-    if (is_measuring(e))
-        return;
-    n = 0;
-    for (int i = 0; i < e->n_matrices; i++) {
-        e->matrices[i].grad = e->owned_grads + n;
-        n += owned_elements(&e->matrices[i]);
-    }
-}
-
 /* All device memory of the engine. */
 static void place_device_memory(struct engine *e)
 {
-    place_owned_gradients(e);
     sharing_place(e);
     state_place(e);
     table_place(e);

@@ -77,8 +77,8 @@ struct step_report {
 
 struct engine;
 
-/* params: (n_elements) of the device's dtype, initialised; grads: (n_elements) fp32, zero; laid out
- * by `table`; all are borrowed. comm is attached to the device. Every rank's parameters are the
+/* params: (n_elements) of the device's dtype, initialised; grads: (n_gradients) fp32; laid out by
+ * `table`, whose layers may share slots for gradients; all are borrowed. comm is attached to the device. Every rank's parameters are the
  * same. On a device that computes in bf16, config->bf16 holds. Fails where apply_lag is more than
  * update_interval. */
 struct engine *engine_create(const struct engine_config *config, struct device *device,
@@ -87,13 +87,16 @@ struct engine *engine_create(const struct engine_config *config, struct device *
 void engine_destroy(struct engine *e);
 
 /* A step: begin; forward, calling engine_before_layer as each layer's parameters are needed, since
- * they may still be on their way; backward, calling engine_layer_gradients_ready as each layer's
- * gradient is complete (they are sums over this rank's part of the step, already divided by the
- * whole step's items); end, which updates the parameters and clears the gradients. All of it is put
- * on the device's streams; the host waits for the step's norm alone. */
+ * they may still be on their way; backward, from the last layer to the first, calling
+ * engine_before_gradients before a layer's gradient is written, and engine_layer_gradients_ready
+ * when it is complete (a sum over this rank's part of the step, already divided by the whole step's
+ * items): the engine takes it from there, and its slot may be written again after the next call of
+ * the first; end, which updates the parameters. All of it is put on the device's streams; the host
+ * waits for the step's norm alone. */
 void engine_begin_step(struct engine *e, float lr);
 void engine_before_layer(struct engine *e, int layer);
 void engine_before_backward(struct engine *e); /* for the timeline alone */
+void engine_before_gradients(struct engine *e, int layer);
 void engine_layer_gradients_ready(struct engine *e, int layer);
 /* Whoever else reads the parameters calls this first: what is put on the compute stream from now on
  * sees all that is due. */
@@ -116,8 +119,8 @@ void engine_finish(struct engine *e);
 bool engine_save(struct engine *e, const char *directory, struct zf_error *err);
 bool engine_load(struct engine *e, const char *directory, struct zf_error *err);
 
-/* Adds the device memory that an engine will hold on one rank, by use; gradients are those that it
- * holds itself: with several ranks, the owned ones. dtype: the device's */
+/* Adds the device memory that an engine will hold on one rank, by use; gradients are those that wait
+ * for the clipping factor. dtype: the device's */
 void engine_measure(const struct engine_config *config, const struct param_table *table,
                     enum dtype dtype, int rank, int ranks, struct memory_use *use);
 

@@ -38,6 +38,7 @@ struct slots {
     int n, capacity;
     int lowest_free;           /* no slot below it is free */
     int *row;                  /* (capacity) index among the owned channels, -1: free */
+    float *waiting;            /* (capacity, cols) this step's gradients */
     struct state_arrays state; /* (capacity, cols) each */
 };
 
@@ -60,13 +61,14 @@ struct matrix {
     int n_owned, cols;
     size_t first_channel; /* of channel 0, in arrays over all channels of the model */
     void *values;         /* (n_owned, cols) owned parameters, device */
-    float *grad;          /* (n_owned, cols) their averaged gradient, device */
+    float *grad;          /* (n_owned, cols) their averaged gradient, in its layer's slot */
+    void *deferred;       /* (n_owned, cols) that of deferred channels, once taken, device */
     float *window;        /* (n_owned, cols) open windows, in device or host memory; NULL if none */
-    void *staged; /* (n_owned, cols) this step's deferred gradient, where the host accumulates */
+    void *staged;         /* (n_owned, cols) `deferred` on the host, where that accumulates */
     struct host_adam_matrix host; /* (n_owned, cols) host state;  */
     struct slots slots;
     int *slot_of; /* (n_owned) slot of an important channel, else -1 */
-    int deferred[ENGINE_MAX_INTERVAL], leaving[ENGINE_MAX_INTERVAL]; /* owned channels by group */
+    int n_deferred[ENGINE_MAX_INTERVAL], n_leaving[ENGINE_MAX_INTERVAL]; /* owned channels by group */
 };
 
 /* A job for the workers that begins when a stream has got to it. */
@@ -119,6 +121,9 @@ struct streams {
     struct event *norm_known; /* norms.summary_host holds this step's */
     struct event **arrived;   /* (n_layers) parameters on their way to a layer are there */
     bool *arriving;           /* (n_layers) and the compute stream does not wait for it yet */
+    struct event **taken;     /* (slots) the gradient in a slot has been taken */
+    struct event **sent;      /* (slots) what was taken from it has gone to the host */
+    int n_slots;              /* of gradients: params_gradient_slot */
 };
 
 /* The matrices as the device has them. */
@@ -135,11 +140,13 @@ struct norms {
     float *squared_host;               /* update_interval 0: the same, in memory of allocate_host */
     struct norm_summary *summary;      /* (2) device: of this step; of a choice that is looked at */
     struct norm_summary *summary_host; /* of this step, in memory of allocate_host */
+    int reducing;                      /* the layer that is on its way to its owners, or -1 */
 };
 
 struct selection {
     unsigned char *place;        /* (n_channels) enum channel_place: what is in force */
     unsigned char *place_device; /* (n_channels) the same in device memory */
+    int *slot, *slot_device;     /* (n_channels) slots of owned channels that have one */
     unsigned char *target; /* (n_channels) 1: in the newest choice, adopted as windows close */
     unsigned char *choice; /* (n_channels) a choice that is looked at, device memory */
     uint64_t to_adopt;     /* groups that have not looked at the newest choice */
@@ -209,7 +216,6 @@ struct engine {
     const struct param_table *table;
     void *params;
     float *grads;
-    float *owned_grads;      /* ranks > 1: reduced gradients of owned channels, device */
     struct matrix *matrices; /* (n_params) */
     int n_matrices;
     size_t n_channels;
@@ -281,6 +287,8 @@ void streams_create(struct engine *e);
 void streams_release(struct engine *e); /* after streams_wait */
 /* The host waits for all of them, and for device->compute. */
 void streams_wait(struct engine *e);
+/* The slot that a layer's gradients lie in. */
+int streams_slot(const struct engine *e, int layer);
 /* What is put on `stream` from now on runs after all that is on `other` so far. */
 void streams_follow(struct engine *e, struct stream *stream, struct stream *other);
 /* What is on `stream` so far brings a layer's parameters: its next forward pass is behind it. */
@@ -323,9 +331,8 @@ void state_to_device(struct engine *e, struct matrix *m, const int *rows, int n,
 void state_to_host(struct engine *e, struct matrix *m, const int *rows, int n,
                    struct step_report *report);
 void state_land(struct engine *e);
-/* dst[rows[i]] = src[rows[i]], rows of m->cols floats, to device memory from the host's. */
-void state_upload_rows(struct engine *e, const struct matrix *m, float *dst, const float *src,
-                       const int *rows, int n);
+/* Gradients of channels that have slots, from their windows in the host's memory. */
+void state_upload_windows(struct engine *e, const struct matrix *m, const int *rows, int n);
 /* With offload_important: brings the state of n channels of a matrix to the device for their
  * updates, or takes it back. */
 void state_visit(struct engine *e, struct matrix *m, const struct channel_update *updates, int n,
@@ -388,10 +395,11 @@ void selection_forget(struct engine *e);
 void selection_publish(struct engine *e);
 /* Counts each matrix's channels by group and place. */
 void selection_count(struct engine *e);
-/* Whether this step makes the first choice of important channels, which counts at once. */
-bool selection_is_first(const struct engine *e);
-/* Chooses important channels where a choice is due. */
-void selection_choose(struct engine *e, struct step_report *report);
+/* Chooses important channels where a choice is due. Whether it is the first. */
+bool selection_choose(struct engine *e, struct step_report *report);
+/* All groups take over the first choice, at once: their windows have just begun, with this step's
+ * gradient, which is the one update that channels get as they enter. */
+void selection_adopt_first(struct engine *e, struct step_report *report);
 /* A group whose window closes takes over the newest choice, if that changes anything: owned
  * channels change sides. lr: of the update that those which enter get. The group's previous host
  * update has arrived. */
@@ -404,6 +412,9 @@ void selection_settle(struct engine *e, struct group *g);
 void windows_place(struct engine *e);
 void windows_create(struct engine *e);
 void windows_release(struct engine *e);
+/* A layer's gradients are about to be taken: those that were taken from their slot before are gone.
+ */
+void windows_make_room(struct engine *e, int layer);
 /* Sends one layer's deferred gradients of this step to the host's staging memory. */
 void windows_stage(struct engine *e, int layer);
 /* Adds this step's deferred gradients to the open windows, on the device. */

@@ -3,6 +3,7 @@
 
 #include "data/alloc.h"
 
+#include <assert.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -17,6 +18,7 @@ void selection_place(struct engine *e)
 {
     struct arena *a = &e->arena;
     e->selection.place_device = arena_take(a, &a->use.workspace, e->n_channels, 1);
+    e->selection.slot_device = arena_take(a, &a->use.workspace, e->n_channels, sizeof(int));
     e->selection.choice = arena_take(a, &a->use.workspace, e->n_channels, 1);
 }
 
@@ -24,27 +26,29 @@ void selection_create(struct engine *e)
 {
     e->selection.place = zf_calloc(e->n_channels, 1);
     e->selection.target = zf_calloc(e->n_channels, 1);
+    e->selection.slot = zf_calloc(e->n_channels, sizeof *e->selection.slot);
 }
 
 void selection_release(struct engine *e)
 {
     free(e->selection.place);
     free(e->selection.target);
+    free(e->selection.slot);
 }
 
 void selection_count(struct engine *e)
 {
     for (int i = 0; i < e->n_matrices; i++) {
         struct matrix *m = &e->matrices[i];
-        memset(m->deferred, 0, sizeof m->deferred);
-        memset(m->leaving, 0, sizeof m->leaving);
+        memset(m->n_deferred, 0, sizeof m->n_deferred);
+        memset(m->n_leaving, 0, sizeof m->n_leaving);
         if (!m->selectable)
             continue;
         const struct row_groups groups = owned_groups(e, m);
         for (int row = 0; row < m->n_owned; row++) {
             const int group = row_groups_group(&groups, row);
-            m->deferred[group] += place_of(e, m, row) == CHANNEL_DEFERRED;
-            m->leaving[group] += place_of(e, m, row) == CHANNEL_LEAVING;
+            m->n_deferred[group] += place_of(e, m, row) == CHANNEL_DEFERRED;
+            m->n_leaving[group] += place_of(e, m, row) == CHANNEL_LEAVING;
         }
     }
 }
@@ -56,6 +60,12 @@ void selection_publish(struct engine *e)
     streams_follow(e, d->compute, e->streams.down);
     streams_follow(e, d->compute, e->streams.up);
     d->copy(d->compute, e->selection.place_device, e->selection.place, e->n_channels);
+    for (int i = 0; i < e->n_matrices; i++) {
+        const struct matrix *m = &e->matrices[i];
+        memcpy(e->selection.slot + m->first_channel + m->owned.first, m->slot_of,
+               sizeof(int) * (size_t)m->n_owned);
+    }
+    d->copy(d->compute, e->selection.slot_device, e->selection.slot, sizeof(int) * e->n_channels);
     selection_count(e);
 }
 
@@ -114,11 +124,6 @@ static bool chooses(const struct engine *e)
            e->step >= e->config.full_warm_up_rounds;
 }
 
-bool selection_is_first(const struct engine *e)
-{
-    return chooses(e) && !e->selection.selected;
-}
-
 /* The host's `target` is e->selection.choice. */
 static void take_choice(struct engine *e)
 {
@@ -131,28 +136,6 @@ static void take_choice(struct engine *e)
     e->selection.chosen_in = e->step;
 }
 
-/* The first choice counts at once: no window is open and no update in flight. */
-static void adopt_first_choice(struct engine *e, struct step_report *report)
-{
-    for (int i = 0; i < e->n_matrices; i++) {
-        struct matrix *m = &e->matrices[i];
-        if (!m->selectable)
-            continue;
-        int n = 0, *rows = zf_malloc(sizeof(int) * (size_t)(m->n_owned + 1));
-        for (int row = 0; row < m->n_owned; row++)
-            if (e->selection.target[m->first_channel + (size_t)(m->owned.first + row)])
-                rows[n++] = row;
-        if (n > 0)
-            state_to_device(e, m, rows, n, report);
-        memcpy(e->selection.place + m->first_channel, e->selection.target + m->first_channel,
-               (size_t)m->param->rows);
-        free(rows);
-    }
-    e->selection.selected = true;
-    e->selection.to_adopt = 0;
-    selection_publish(e);
-}
-
 /* Every group takes over a choice within a window's length; until then there is no other, so that
  * the important channels are of two choices at most. */
 static bool may_choose_again(const struct engine *e)
@@ -160,26 +143,25 @@ static bool may_choose_again(const struct engine *e)
     return e->step - e->selection.chosen_in >= e->windows.interval;
 }
 
-void selection_choose(struct engine *e, struct step_report *report)
+bool selection_choose(struct engine *e, struct step_report *report)
 {
     int every = e->config.select_every;
-    bool first = selection_is_first(e);
+    bool first = !e->selection.selected;
     report->important_share = share_of(e->norms.summary_host);
     if (!chooses(e) || (!first && !may_choose_again(e)))
-        return;
+        return false;
     bool due = first || (every > 0 && e->step % every == 0);
     bool looks = e->config.reselect_when_stale && e->step % STALE_CHECK_STEPS == 0;
     if (!due && !looks)
-        return;
+        return false;
     choose(e);
     if (!due && report->important_share >= STALE_PART * share_of_choice(e))
-        return;
+        return false;
     report->selected = true;
     take_choice(e);
-    if (!first)
-        return;
-    report->important_share = share_of_choice(e);
-    adopt_first_choice(e, report);
+    if (first)
+        report->important_share = share_of_choice(e);
+    return first;
 }
 
 /* ---- taking it over ---- */
@@ -230,10 +212,10 @@ static void let_enter(struct engine *e, const struct group *g, int *rows,
             table_list_add(e, m, rows[k]);
         if (e->config.accumulate == ENGINE_ACCUMULATE_DEVICE)
             continue;
-        /* This step's gradient has been sent already: its place takes the windows. */
+        /* This step's gradients have been used already: their place takes the windows. */
         size_t bytes = sizeof(float) * (size_t)n * (size_t)m->cols;
         trace_begin(e->config.trace, TRACE_STATE, "windows, to the device");
-        state_upload_rows(e, m, m->grad, m->window, rows, n);
+        state_upload_windows(e, m, rows, n);
         trace_end(e->config.trace, TRACE_STATE, bytes);
         report->bytes_up += bytes;
     }
@@ -290,6 +272,16 @@ void selection_adopt(struct engine *e, struct group *g, float lr, struct step_re
         }
     }
     selection_publish(e);
+}
+
+void selection_adopt_first(struct engine *e, struct step_report *report)
+{
+    for (int j = 0; j < e->windows.interval; j++) {
+        assert(e->windows.groups[j].open_steps == 1);
+        selection_adopt(e, &e->windows.groups[j], e->lr, report);
+    }
+    e->selection.selected = true;
+    e->selection.to_adopt = 0;
 }
 
 void selection_settle(struct engine *e, struct group *g)

@@ -81,6 +81,7 @@ void state_place(struct engine *e)
         m->slot_of = zf_malloc(sizeof(int) * (size_t)(m->n_owned + 1));
         if (n == 0)
             continue;
+        s->waiting = arena_take(&e->arena, &e->arena.use.important, elements, sizeof *s->waiting);
         if (!visits(e, m))
             place_arrays(e, &s->state, elements);
         else if (elements > visitors)
@@ -281,13 +282,20 @@ static struct part part_of(struct engine *e, struct matrix *m, int which)
     return (struct part){host[which], device[which], which > 0 || s->master};
 }
 
-/* All three arrays of some channels that have slots. */
-static void move(struct engine *e, struct matrix *m, const int *rows, int n, bool up,
-                 struct step_report *report)
+/* Of channels that have them. */
+static int *slots_of(const struct matrix *m, const int *rows, int n)
 {
     int *slots = zf_malloc(sizeof(int) * (size_t)(n + 1));
     for (int i = 0; i < n; i++)
         slots[i] = m->slot_of[rows[i]];
+    return slots;
+}
+
+/* All three arrays of some channels that have slots. */
+static void move(struct engine *e, struct matrix *m, const int *rows, int n, bool up,
+                 struct step_report *report)
+{
+    int *slots = slots_of(m, rows, n);
     const size_t bytes = 3 * sizeof(float) * (size_t)n * (size_t)m->cols;
     trace_begin(e->config.trace, TRACE_STATE, up ? "state, to the device" : "state, to the host");
     for (int which = 0; which < 3; which++) {
@@ -335,10 +343,11 @@ void state_visit(struct engine *e, struct matrix *m, const struct channel_update
     free(rows);
 }
 
-void state_upload_rows(struct engine *e, const struct matrix *m, float *dst, const float *src,
-                       const int *rows, int n)
+void state_upload_windows(struct engine *e, const struct matrix *m, const int *rows, int n)
 {
-    rows_up(e, dst, rows, src, rows, n, m->cols);
+    int *slots = slots_of(m, rows, n);
+    rows_up(e, m->slots.waiting, slots, m->window, rows, n, m->cols);
+    free(slots);
 }
 
 /* ---- all of it, for checkpoints ---- */

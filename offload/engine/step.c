@@ -14,6 +14,7 @@ void norms_place(struct engine *e)
 
 void norms_create(struct engine *e)
 {
+    e->norms.reducing = -1;
     e->norms.summary_host = e->device->allocate_host(sizeof *e->norms.summary_host);
     if (e->config.update_interval == 0)
         e->norms.squared_host = e->device->allocate_host(sizeof(float) * e->n_channels);
@@ -31,6 +32,16 @@ void norms_release(struct engine *e)
 void engine_begin_step(struct engine *e, float lr)
 {
     e->lr = lr;
+    if (e->ranks == 1)
+        return;
+    /* Each rank writes its own channels' norms; they are summed over ranks. */
+    streams_follow(e, e->streams.reducing, e->device->compute);
+    e->device->zero(e->streams.reducing, e->norms.squared, sizeof(float) * e->n_channels);
+}
+
+void engine_before_gradients(struct engine *e, int layer)
+{
+    e->device->event_order(e->device->compute, e->streams.taken[streams_slot(e, layer)]);
 }
 
 void engine_before_backward(struct engine *e)
@@ -39,34 +50,52 @@ void engine_before_backward(struct engine *e)
     trace_begin(e->config.trace, TRACE_DEVICE, "backward");
 }
 
+/* Each rank's part goes to its owner, in place. */
 static void reduce_layer(struct engine *e, int layer)
 {
-    for (int i = 0; i < e->n_matrices; i++) {
-        const struct matrix *m = &e->matrices[i];
-        const struct param *p = m->param;
-        for (int r = 0; r < e->ranks && p->layer == layer; r++) {
+    for (int i = e->batches.first_of_layer[layer]; i < e->batches.first_of_layer[layer + 1]; i++) {
+        const struct param *p = e->matrices[i].param;
+        for (int r = 0; r < e->ranks; r++) {
             struct range owned = schedule_owned(i, p->rows, e->ranks, r);
             comm_device_reduce(e->comm, e->streams.reducing,
-                               e->grads + p->offset + (size_t)owned.first * (size_t)p->cols,
-                               m->grad, (size_t)(owned.last - owned.first) * (size_t)p->cols, r);
+                               e->grads + p->gradient_offset +
+                                   (size_t)owned.first * (size_t)p->cols,
+                               (size_t)(owned.last - owned.first) * (size_t)p->cols, r);
         }
     }
     comm_device_reduce_begin(e->comm);
+    e->norms.reducing = layer;
 }
 
-/* A layer's gradient is on its owner: its norms, and where the host gathers gradients, its way
- * down. */
-static void measure_layer(struct engine *e, int layer)
+/* A layer's gradient is on its owner, who takes it out of its slot: to where it waits for the
+ * clipping factor, or for the link. */
+static void take_layer(struct engine *e, int layer)
 {
-    e->device->row_ops->row_norms_squared(e->streams.reducing, &e->batches.layers[layer]);
+    windows_make_room(e, layer);
+    e->device->row_ops->take_rows(e->streams.reducing, &e->batches.layers[layer],
+                                  exchange_dtype(e));
+    e->device->event_record(e->streams.taken[streams_slot(e, layer)], e->streams.reducing);
     windows_stage(e, layer);
 }
 
+/* Waits, on the stream, for the layer that is on its way to its owners. */
+static void take_reduced(struct engine *e)
+{
+    if (e->norms.reducing < 0)
+        return;
+    comm_device_finish(e->comm, e->streams.reducing);
+    take_layer(e, e->norms.reducing);
+    e->norms.reducing = -1;
+}
+
+/* With several ranks a layer is taken when the next one is ready: in between the host, where it is
+ * the host that sums, lets the device go on. */
 void engine_layer_gradients_ready(struct engine *e, int layer)
 {
+    take_reduced(e);
     streams_follow(e, e->streams.reducing, e->device->compute);
     if (e->ranks == 1)
-        measure_layer(e, layer);
+        take_layer(e, layer);
     else
         reduce_layer(e, layer);
 }
@@ -78,13 +107,8 @@ void engine_layer_gradients_ready(struct engine *e, int layer)
 static void measure_step(struct engine *e)
 {
     struct device *d = e->device;
-    if (e->ranks > 1) {
-        comm_device_finish(e->comm, e->streams.reducing);
-        d->zero(e->streams.reducing, e->norms.squared, sizeof(float) * e->n_channels);
-        for (int layer = e->table->n_layers - 1; layer >= 0; layer--)
-            measure_layer(e, layer);
-        comm_device_all_reduce(e->comm, e->streams.reducing, e->norms.squared, e->n_channels);
-    }
+    take_reduced(e);
+    comm_device_all_reduce(e->comm, e->streams.reducing, e->norms.squared, e->n_channels);
     d->row_ops->summarise_norms(e->streams.reducing, e->norms.summary, e->norms.squared,
                                 e->selection.place_device, (int)e->n_channels,
                                 e->config.gradient_clipping);
@@ -127,13 +151,13 @@ static void count_step(struct engine *e, struct step_report *report)
 }
 
 /* Once the host knows that the step counts. */
-static void update(struct engine *e, bool first_choice, struct step_report *report)
+static void update(struct engine *e, struct step_report *report)
 {
     e->skipped_in_a_row = 0;
-    selection_choose(e, report);
-    if (first_choice)
-        use_gradient(e, report);
+    const bool first_choice = selection_choose(e, report);
     count_step(e, report);
+    if (first_choice)
+        selection_adopt_first(e, report);
     windows_arrive(e, false, report);
     for (int j = 0; j < e->windows.interval; j++)
         if (schedule_closes(j, e->step - e->windows.began, e->windows.interval, e->config.stagger))
@@ -142,16 +166,6 @@ static void update(struct engine *e, bool first_choice, struct step_report *repo
     interval_choose(e, report);
     sharing_exchange(e);
     e->step++;
-}
-
-/* Clears the gradients for the next step, once they have gone where they are to go. */
-static void clear_gradients(struct engine *e)
-{
-    struct device *d = e->device;
-    if (e->config.accumulate == ENGINE_ACCUMULATE_HOST)
-        streams_follow(e, d->compute, e->streams.down);
-    d->zero(d->compute, e->grads, e->table->n_elements * sizeof(float));
-    windows_end_staging(e);
 }
 
 static void report_host_time(struct engine *e, struct step_report *report)
@@ -169,17 +183,15 @@ bool engine_end_step(struct engine *e, struct step_report *report, struct zf_err
     *report = (struct step_report){0};
     measure_step(e);
     leave_warm_up(e);
-    bool first_choice = selection_is_first(e);
-    if (!first_choice)
-        use_gradient(e, report);
+    use_gradient(e, report);
     e->device->event_wait(e->streams.norm_known);
     report->grad_norm = e->norms.summary_host->norm;
     report->skipped = e->norms.summary_host->factor == 0;
     if (report->skipped)
         e->skipped_in_a_row++;
     else
-        update(e, first_choice, report);
-    clear_gradients(e);
+        update(e, report);
+    windows_end_staging(e);
     report->update_interval = e->windows.interval;
     report_host_time(e, report);
     return e->skipped_in_a_row < SKIPPED_IN_A_ROW_LIMIT ||

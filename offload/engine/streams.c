@@ -15,6 +15,13 @@ void streams_create(struct engine *e)
     s->up = d->stream_create();
     s->mark = d->event_create();
     s->norm_known = d->event_create();
+    s->n_slots = params_gradient_slot(e->table, e->table->n_layers);
+    s->taken = zf_calloc((size_t)s->n_slots, sizeof *s->taken);
+    s->sent = zf_calloc((size_t)s->n_slots, sizeof *s->sent);
+    for (int i = 0; i < s->n_slots; i++) {
+        s->taken[i] = d->event_create();
+        s->sent[i] = d->event_create();
+    }
     s->arriving = zf_calloc(layers, sizeof *s->arriving);
     s->arrived = zf_calloc(layers, sizeof *s->arrived);
     for (size_t l = 0; l < layers; l++)
@@ -32,8 +39,19 @@ void streams_release(struct engine *e)
     d->event_destroy(s->norm_known);
     for (int l = 0; l < e->table->n_layers; l++)
         d->event_destroy(s->arrived[l]);
+    for (int i = 0; i < s->n_slots; i++) {
+        d->event_destroy(s->taken[i]);
+        d->event_destroy(s->sent[i]);
+    }
     free(s->arriving);
     free(s->arrived);
+    free(s->taken);
+    free(s->sent);
+}
+
+int streams_slot(const struct engine *e, int layer)
+{
+    return params_gradient_slot(e->table, layer);
 }
 
 void streams_wait(struct engine *e)

@@ -1,17 +1,54 @@
 /* Windows: deferred gradients gather, a group closes, the host updates, the result arrives. */
 #include "offload/engine/internal.h"
 
+#include "data/alloc.h"
 #include "data/bf16.h"
 
 #include <assert.h>
 #include <math.h>
+#include <stdlib.h>
 #include <string.h>
 
 #define ALL_GROUPS UINT64_MAX
 
+/* Elements of a matrix's deferred gradients; each matrix begins at a multiple of 16 bytes. */
+static size_t deferred_elements(const struct matrix *m)
+{
+    return m->selectable ? (owned_elements(m) + 7) / 8 * 8 : 0;
+}
+
+/* Where each matrix's deferred gradients are taken to. All have a place where they wait for the
+ * clipping factor; where they only wait for the link, layers share slots as their gradients do. */
+static void place_deferred(struct engine *e)
+{
+    const bool shares = e->config.accumulate == ENGINE_ACCUMULATE_HOST;
+    const size_t n_layers = (size_t)e->table->n_layers, size = dtype_size(exchange_dtype(e));
+    size_t *begin = zf_calloc(n_layers + 1, sizeof *begin), *at = zf_calloc(n_layers, sizeof *at);
+    struct arena *a = &e->arena;
+    for (int i = 0; i < e->n_matrices; i++)
+        at[e->matrices[i].param->layer] += deferred_elements(&e->matrices[i]);
+    for (size_t layer = 0; layer < n_layers; layer++) {
+        size_t *most = &begin[shares ? (size_t)streams_slot(e, (int)layer) + 1 : layer + 1];
+        *most = at[layer] > *most ? at[layer] : *most;
+    }
+    for (size_t slot = 0; slot < n_layers; slot++)
+        begin[slot + 1] += begin[slot];
+    char *memory = arena_take(a, &a->use.gradients, begin[n_layers], size);
+    for (size_t layer = 0; layer < n_layers; layer++)
+        at[layer] = begin[shares ? (size_t)streams_slot(e, (int)layer) : layer];
+    for (int i = 0; i < e->n_matrices && memory; i++) {
+        struct matrix *m = &e->matrices[i];
+        m->deferred = memory + at[m->param->layer] * size;
+        at[m->param->layer] += deferred_elements(m);
+    }
+    free(begin);
+    free(at);
+}
+
 void windows_place(struct engine *e)
 {
     struct arena *a = &e->arena;
+    place_deferred(e);
     if (e->config.accumulate == ENGINE_ACCUMULATE_DEVICE)
         e->windows.memory = arena_take(a, &a->use.windows, e->host.elements, sizeof(float));
     e->windows.scale = arena_take(a, &a->use.workspace, 1, sizeof *e->windows.scale);
@@ -81,6 +118,12 @@ static size_t accumulate_bytes(void *argument, int chunk)
     return bytes;
 }
 
+void windows_make_room(struct engine *e, int layer)
+{
+    if (e->config.accumulate == ENGINE_ACCUMULATE_HOST)
+        e->device->event_order(e->streams.reducing, e->streams.sent[streams_slot(e, layer)]);
+}
+
 void windows_stage(struct engine *e, int layer)
 {
     size_t bytes = 0;
@@ -89,7 +132,7 @@ void windows_stage(struct engine *e, int layer)
     for (int i = e->batches.first_of_layer[layer]; i < e->batches.first_of_layer[layer + 1]; i++)
         for (int g = 0; g < e->windows.interval; g++)
             bytes += link_bytes(e, &e->matrices[i],
-                                e->matrices[i].deferred[g] + e->matrices[i].leaving[g]);
+                                e->matrices[i].n_deferred[g] + e->matrices[i].n_leaving[g]);
     if (bytes == 0)
         return;
     if (!e->windows.staging_gradients) { /* the staging memory is about to change */
@@ -104,6 +147,7 @@ void windows_stage(struct engine *e, int layer)
     e->device->row_ops->send_rows(e->streams.down, &e->batches.layers[layer], ROWS_GRADIENT,
                                   exchange_dtype(e), &set, 1);
     trace_end(e->config.trace, TRACE_LINK_DOWN, bytes);
+    e->device->event_record(e->streams.sent[streams_slot(e, layer)], e->streams.down);
 }
 
 /* The groups whose windows begin with this step's gradient. */
@@ -123,8 +167,8 @@ void windows_accumulate_on_device(struct engine *e)
     streams_follow(e, d->compute,
                    e->streams.down); /* a window that is being sent does not begin anew */
     const struct channel_set set = channels_in(e, ALL_GROUPS, true);
-    d->row_ops->accumulate_rows(d->compute, &e->batches.all, &set, fresh_groups(e),
-                                &e->norms.summary->factor);
+    d->row_ops->accumulate_rows(d->compute, &e->batches.all, exchange_dtype(e), &set,
+                                fresh_groups(e), &e->norms.summary->factor);
 }
 
 void windows_count_step(struct engine *e, float factor, struct step_report *report)
@@ -161,7 +205,7 @@ static void send_means(struct engine *e, struct group *g, struct step_report *re
     struct device *d = e->device;
     size_t bytes = 0;
     for (int i = 0; i < e->n_matrices; i++)
-        bytes += link_bytes(e, &e->matrices[i], e->matrices[i].deferred[g->index]);
+        bytes += link_bytes(e, &e->matrices[i], e->matrices[i].n_deferred[g->index]);
     streams_follow(e, e->streams.down, d->compute);
     trace_begin(e->config.trace, TRACE_LINK_DOWN, "window");
     const struct channel_set set = channels_in(e, (uint64_t)1 << g->index, false);
@@ -206,7 +250,7 @@ static void receive(struct engine *e, int layer, const struct group *g, struct s
     for (int i = e->batches.first_of_layer[layer]; i < e->batches.first_of_layer[layer + 1]; i++) {
         const struct matrix *m = &e->matrices[i];
         const struct row_groups groups = all_groups(e, m);
-        bytes += link_bytes(e, m, m->deferred[g->index]);
+        bytes += link_bytes(e, m, m->n_deferred[g->index]);
         for_each_in_group(r, &groups, g->index, e->ranks > 1 && m->selectable ? m->param->rows : 0)
             sharing_note(e, m->first_channel + (size_t)r);
     }

@@ -329,7 +329,7 @@ static void run_layernorm_backward(const void *example)
     float *dgamma = given_f32(C, 5), *dbeta = given_f32(C, 6);
     float *mean = given_f32((size_t)rows.n, 7), *rstd = given_f32((size_t)rows.n, 8);
     on->ops->residual_layernorm_backward(on->compute, dx, dbranch, dgamma, dbeta, dy, x_out, mean,
-                                         rstd, &rows.given, gamma, e->C, dropout_of(e));
+                                         rstd, &rows.given, gamma, e->C, dropout_of(e), true);
     keep("dx", dx, n, BF16_BOUND);
     if (dbranch)
         keep_mask("dbranch", dbranch, n, BF16_BOUND, true);
@@ -343,7 +343,7 @@ static void run_bias_backward(const void *example)
     const struct rows rows = given_rows(e);
     float *db = given_f32((size_t)e->C, 1);
     void *dy = given((size_t)rows.n * (size_t)e->C, 2);
-    on->ops->bias_backward(on->compute, db, dy, rows.n, e->C);
+    on->ops->bias_backward(on->compute, db, dy, rows.n, e->C, true);
     keep_f32("db", db, (size_t)e->C, F32_BOUND);
 }
 

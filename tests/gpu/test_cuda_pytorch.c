@@ -119,7 +119,7 @@ static void layernorm(void **state)
                                     EPS, C, no_drop);
     cuda->zero(COMPUTE, dx, sizeof(uint16_t) * count("x"));
     OPS->residual_layernorm_backward(COMPUTE, dx, NULL, dgamma, dbeta, given("dy"), x, mean, rstd,
-                                     &rows, gamma, C, no_drop);
+                                     &rows, gamma, C, no_drop, true);
     expect("y", y, DTYPE_BF16);
     expect("dx", dx, DTYPE_BF16);
     expect("dgamma", dgamma, DTYPE_F32);
@@ -148,7 +148,7 @@ static void mlp(void **state)
         COMPUTE, dw2, h, dy,
         &(struct matmul){
             .m = inner, .n = out, .k = n, .trans_a = true, .accumulate = true, .c_is_f32 = true});
-    OPS->bias_backward(COMPUTE, db2, dy, n, out);
+    OPS->bias_backward(COMPUTE, db2, dy, n, out, true);
     OPS->matmul(COMPUTE, dpre, dy, w2,
                 &(struct matmul){.m = n,
                                  .n = inner,
@@ -160,7 +160,7 @@ static void mlp(void **state)
         COMPUTE, dw1, x, dpre,
         &(struct matmul){
             .m = in, .n = inner, .k = n, .trans_a = true, .accumulate = true, .c_is_f32 = true});
-    OPS->bias_backward(COMPUTE, db1, dpre, n, inner);
+    OPS->bias_backward(COMPUTE, db1, dpre, n, inner, true);
     OPS->matmul(COMPUTE, dx, dpre, w1,
                 &(struct matmul){.m = n, .n = in, .k = inner, .trans_b = true});
     expect("y", y, DTYPE_BF16);

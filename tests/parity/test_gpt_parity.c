@@ -45,7 +45,8 @@ static void agrees(const char *name)
     float logits[64];
     double items = f.batch.n_items;
     float evaluated = (float)(gpt_evaluate(f.model, &f.batch, lm ? NULL : logits) / items);
-    gpt_train(f.model, &f.batch, (float)(1 / items), 1, 1, true, NULL);
+    gpt_train(f.model, &f.batch, 1,
+              &(struct gpt_step){.scale = (float)(1 / items), .seed = 1, .step = 1});
     float trained = (float)(gpt_take_loss(f.model) / items);
     for (int i = 0; i < 2; i++) {
         char *loss = zf_format("%s.loss", ways[i]), *expected = zf_format("%s.logits", ways[i]);
@@ -94,7 +95,9 @@ static void models_language_untied(void **state)
 
 struct optimizer {
     struct device *device;
-    float *m, *v;  /* (n_elements), device memory */
+    float *m, *v, *waiting; /* (n_elements), device memory */
+    unsigned char *place;   /* (most rows of a parameter) all resident, in slots of their own */
+    int *slot;
     float *norms;  /* (n_updates) of all rows, device memory */
     float *factor; /* one float, device memory */
     struct matrix_batch batch;
@@ -118,6 +121,9 @@ static void describe_rows(struct optimizer *o, struct gpt *model, const struct p
         const struct param *p = &table->params[i];
         rows[i] = (struct matrix_rows){.values = (float *)gpt_param_data(model) + p->offset,
                                        .gradient = gpt_grad_data(model) + p->offset,
+                                       .place = o->place,
+                                       .slot = o->slot,
+                                       .waiting = o->waiting + p->offset,
                                        .norms = o->norms + n,
                                        .m = o->m + p->offset,
                                        .v = o->v + p->offset,
@@ -133,6 +139,22 @@ static void describe_rows(struct optimizer *o, struct gpt *model, const struct p
     free(updates);
 }
 
+static void place_rows(struct optimizer *o, int n)
+{
+    unsigned char *place = zf_malloc((size_t)n);
+    int *slot = zf_malloc(sizeof *slot * (size_t)n);
+    for (int i = 0; i < n; i++) {
+        place[i] = CHANNEL_RESIDENT;
+        slot[i] = i;
+    }
+    o->place = o->device->allocate((size_t)n);
+    o->slot = o->device->allocate(sizeof *slot * (size_t)n);
+    o->device->copy(o->device->compute, o->place, place, (size_t)n);
+    o->device->copy(o->device->compute, o->slot, slot, sizeof *slot * (size_t)n);
+    free(place);
+    free(slot);
+}
+
 static struct optimizer optimizer_create(struct gpt *model)
 {
     struct optimizer o = {.device = gpt_device(model)};
@@ -141,6 +163,8 @@ static struct optimizer optimizer_create(struct gpt *model)
         o.n_updates += table->params[i].rows;
     o.m = zeroed(o.device, table->n_elements);
     o.v = zeroed(o.device, table->n_elements);
+    o.waiting = zeroed(o.device, table->n_elements);
+    place_rows(&o, o.n_updates);
     o.norms = zeroed(o.device, (size_t)o.n_updates);
     o.factor = zeroed(o.device, 1);
     o.updates = o.device->allocate((size_t)o.n_updates * sizeof *o.updates);
@@ -152,6 +176,9 @@ static void optimizer_destroy(struct optimizer *o)
 {
     o->device->release(o->m);
     o->device->release(o->v);
+    o->device->release(o->waiting);
+    o->device->release(o->place);
+    o->device->release(o->slot);
     o->device->release(o->norms);
     o->device->release(o->factor);
     o->device->release(o->updates);
@@ -163,7 +190,7 @@ static double gradient_norm(const struct optimizer *o)
     const size_t n = (size_t)o->n_updates;
     float *norms = zf_malloc(n * sizeof *norms);
     double sum = 0;
-    o->device->row_ops->row_norms_squared(o->device->compute, &o->batch);
+    o->device->row_ops->take_rows(o->device->compute, &o->batch, DTYPE_F32);
     o->device->copy(o->device->compute, norms, o->norms, n * sizeof *norms);
     o->device->stream_wait(o->device->compute);
     for (size_t i = 0; i < n; i++)
@@ -185,8 +212,6 @@ static double optimizer_step(struct optimizer *o, struct gpt *model, double lr)
     o->device->copy(o->device->compute, o->factor, &factor, sizeof factor);
     o->device->row_ops->adamw_rows(o->device->compute, &o->batch, o->updates, o->n_updates,
                                    ROWS_GRADIENT, &rule, o->factor, false);
-    o->device->zero(o->device->compute, gpt_grad_data(model),
-                    gpt_params(model)->n_elements * sizeof(float));
     o->device->stream_wait(o->device->compute);
     return norm;
 }
@@ -205,7 +230,9 @@ static void follows(const char *name)
         double lr =
             PEAK_LR * (step < WARMUP_STEPS ? (double)step / WARMUP_STEPS
                                            : (double)(N_STEPS - step) / (N_STEPS - WARMUP_STEPS));
-        gpt_train(f.model, &b, (float)scale, 1, (uint32_t)step, true, NULL);
+        gpt_train(
+            f.model, &b, 1,
+            &(struct gpt_step){.scale = (float)scale, .seed = 1, .step = (uint32_t)step});
         losses[step] = (float)(scale * gpt_take_loss(f.model));
         norms[step] = (float)optimizer_step(&o, f.model, lr);
         release(&b);

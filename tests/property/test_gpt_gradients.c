@@ -67,9 +67,9 @@ static void make_example(struct example *e, enum gpt_head head, int first, int c
                               .scores = head == GPT_HEAD_REGRESS ? e->scores : NULL};
 }
 
-/* parts: NULL: GPT-2's */
+/* parts: NULL: GPT-2's. Of the size, what is about gradients and micro-batches. */
 static struct gpt *make_model_of(struct device *device, enum gpt_head head, float dropout,
-                                 enum gpt_mode mode, const struct gpt_parts *parts)
+                                 struct gpt_size size, const struct gpt_parts *parts)
 {
     struct gpt_config c;
     struct zf_error err;
@@ -84,25 +84,24 @@ static struct gpt *make_model_of(struct device *device, enum gpt_head head, floa
     c.embd_pdrop = c.attn_pdrop = c.resid_pdrop = dropout;
     c.head = head;
     c.num_labels = head == GPT_HEAD_REGRESS ? 1 : 3;
-    struct gpt *model = gpt_create(device, &c, MAX_TOKENS, N_SEQS, mode);
+    size.max_tokens = MAX_TOKENS;
+    size.max_seqs = N_SEQS;
+    struct gpt *model = gpt_create(device, &c, &size);
     gpt_init_weights(model, 3);
+    if (gpt_grad_data(model)) /* between parameters nobody writes */
+        memset(gpt_grad_data(model), 0, gpt_params(model)->n_gradients * sizeof(float));
     return model;
 }
 
 static struct gpt *make_model_on(struct device *device, enum gpt_head head, float dropout,
                                  enum gpt_mode mode)
 {
-    return make_model_of(device, head, dropout, mode, NULL);
+    return make_model_of(device, head, dropout, (struct gpt_size){.mode = mode}, NULL);
 }
 
 static struct gpt *make_model(enum gpt_head head, float dropout)
 {
     return make_model_on(device_cpu(0), head, dropout, GPT_TRAIN);
-}
-
-static void clear_gradients(struct gpt *model)
-{
-    memset(gpt_grad_data(model), 0, gpt_params(model)->n_elements * sizeof(float));
 }
 
 /* Adds step * direction to a parameter. On the CPU device its memory is ours. */
@@ -113,9 +112,14 @@ static void move(struct gpt *model, const struct param *p, const float *directio
         w[i] += step * direction[i];
 }
 
+static void train_only(struct gpt *model, const struct batch *batch)
+{
+    gpt_train(model, batch, 1, &(struct gpt_step){.scale = 1, .seed = SEED, .step = STEP});
+}
+
 static double train_at(struct gpt *model, const struct batch *batch, uint32_t seed, uint32_t step)
 {
-    gpt_train(model, batch, 1, seed, step, true, NULL);
+    gpt_train(model, batch, 1, &(struct gpt_step){.scale = 1, .seed = seed, .step = step});
     return gpt_take_loss(model);
 }
 
@@ -224,7 +228,8 @@ static void models_without_parts_agree_with_differences(void **state)
     for (int have = 0; have < 3; have++) {
         const struct gpt_parts parts = {.linear_bias = have == 1, .learned_positions = have == 2};
         struct gpt *model =
-            make_model_of(device_cpu(0), GPT_HEAD_CLASSIFY, 0.2f, GPT_TRAIN, &parts);
+            make_model_of(device_cpu(0), GPT_HEAD_CLASSIFY, 0.2f,
+                          (struct gpt_size){.mode = GPT_TRAIN}, &parts);
         const struct param_table *table = gpt_params(model);
         bool bias = params_find(table, "transformer.h.1.mlp.c_fc.bias");
         bool wpe = params_find(table, "transformer.wpe.weight");
@@ -247,10 +252,15 @@ static void cut_is_independent(enum gpt_head head, int stretch)
     memcpy(whole, gpt_grad_data(model), n * sizeof *whole);
     for (int c = 0; c < 2; c++) {
         double sum = 0, difference = 0, size = 0;
-        clear_gradients(model);
         for (int i = 0, first = 0; i < 3; first += cuts[c][i++]) {
             make_example(e, head, first, cuts[c][i]);
-            sum += train(model, &e->batch);
+            gpt_train(model, &e->batch, 1,
+                      &(struct gpt_step){.scale = 1,
+                                         .seed = SEED,
+                                         .step = STEP,
+                                         .continues = i > 0,
+                                         .to_continue = i < 2});
+            sum += gpt_take_loss(model);
         }
         for (size_t i = 0; i < n; i++) {
             double d = (double)gpt_grad_data(model)[i] - (double)whole[i];
@@ -274,44 +284,105 @@ static void cut_into_micro_batches_does_not_matter(void **state)
     cut_is_independent(GPT_HEAD_LM, 6); /* 312 tokens: more than the head takes at a time */
 }
 
-/* Gradients of two different micro-batches, and their loss, taken once. */
-static float *two_micro_batches(struct device *device, enum gpt_head head, enum gpt_mode mode,
-                                double *loss)
+/* Gradients as a step leaves them, layer by layer. */
+struct collected {
+    struct gpt *model;
+    float *gradients; /* (n_elements) zero where there is no parameter */
+    int order[16];    /* of layers: needed, then ready; ~layer where it is ready */
+    int n;
+};
+
+static void note_gradient_needed(void *context, int layer)
 {
-    struct gpt *model = make_model_on(device, head, 0.3f, mode);
-    size_t n = gpt_params(model)->n_elements;
-    struct example *e = new_example(6);
-    assert_true(gpt_take_loss(model) == 0);
-    for (int i = 0; i < 2; i++) {
-        make_example(e, head, 3 * i, 3);
-        gpt_train(model, &e->batch, 1, SEED, STEP, i == 1, NULL);
-    }
-    assert_true(gpt_evaluate(model, &e->batch, NULL) > 0); /* counts for itself */
-    *loss = gpt_take_loss(model);
-    assert_true(gpt_take_loss(model) == 0);
-    float *gradients = zf_malloc(n * sizeof *gradients);
-    memcpy(gradients, gpt_grad_data(model), n * sizeof *gradients);
-    free(e);
-    gpt_destroy(model);
-    return gradients;
+    struct collected *c = context;
+    c->order[c->n++] = layer;
 }
 
-static void recomputing_gives_the_same_bits(void **state)
+static void collect_gradient(void *context, int layer)
+{
+    struct collected *c = context;
+    const struct param_table *table = gpt_params(c->model);
+    c->order[c->n++] = ~layer;
+    for (int i = 0; i < table->n_params; i++) {
+        const struct param *p = &table->params[i];
+        if (p->layer == layer)
+            memcpy(c->gradients + p->offset, gpt_grad_data(c->model) + p->gradient_offset,
+                   p->n_elements * sizeof(float));
+    }
+}
+
+/* A step of MICRO_BATCHES different micro-batches, the second of them empty, and its loss, taken
+ * once. size.micro_batches of them go together. */
+#define MICRO_BATCHES 3
+
+static struct collected one_step(struct device *device, enum gpt_head head, struct gpt_size size,
+                                 double *loss)
+{
+    struct gpt *model = make_model_of(device, head, 0.3f, size, NULL);
+    struct collected c = {.model = model};
+    struct example *e[MICRO_BATCHES];
+    struct batch batches[MICRO_BATCHES];
+    const struct gpt_hooks hooks = {.context = &c,
+                                    .gradients_needed = note_gradient_needed,
+                                    .gradients_ready = collect_gradient};
+    c.gradients = zf_calloc(gpt_params(model)->n_elements, sizeof *c.gradients);
+    for (int i = 0; i < MICRO_BATCHES; i++) {
+        e[i] = new_example(6);
+        make_example(e[i], head, 2 * i, i == 1 ? 0 : 3 - i);
+        batches[i] = e[i]->batch;
+    }
+    assert_true(gpt_take_loss(model) == 0);
+    const int together = size.micro_batches ? size.micro_batches : 1;
+    for (int first = 0; first < MICRO_BATCHES; first += together)
+        gpt_train(model, batches + first, together,
+                  &(struct gpt_step){.scale = 1,
+                                     .seed = SEED,
+                                     .step = STEP,
+                                     .continues = first > 0,
+                                     .to_continue = first + together < MICRO_BATCHES,
+                                     .hooks = &hooks});
+    assert_true(gpt_evaluate(model, batches, NULL) > 0); /* counts for itself */
+    *loss = gpt_take_loss(model);
+    assert_true(gpt_take_loss(model) == 0);
+    for (int i = 0; i < MICRO_BATCHES; i++)
+        free(e[i]);
+    return c;
+}
+
+/* Micro-batches apart or together, blocks with gradients of their own or taking turns, activations
+ * kept or computed again. */
+static void every_way_gives_the_same_bits(void **state)
 {
     (void)state;
     static const enum gpt_head heads[] = {GPT_HEAD_CLASSIFY, GPT_HEAD_REGRESS, GPT_HEAD_LM};
+    static const int order[] = {3, ~3, 2, ~2, 1, ~1, 0, ~0};
+    static const int tied[] = {3, 0, ~3, 2, ~2, 1, ~1, ~0};
     struct device *device = device_cpu(0);
     for (int i = 0; i < 3; i++) {
-        struct gpt *shape = make_model(heads[i], 0);
-        size_t bytes = gpt_params(shape)->n_elements * sizeof(float);
         double loss, again;
-        float *kept = two_micro_batches(device, heads[i], GPT_TRAIN, &loss);
-        float *recomputed = two_micro_batches(device, heads[i], GPT_TRAIN_RECOMPUTE, &again);
-        assert_true(loss > 0 && loss == again);
-        assert_memory_equal(kept, recomputed, bytes);
-        free(kept);
-        free(recomputed);
-        gpt_destroy(shape);
+        struct gpt_size size = {.mode = GPT_TRAIN};
+        struct collected apart = one_step(device, heads[i], size, &loss);
+        for (int way = 0; way < 7; way++) {
+            const bool together = way < 6;
+            size = (struct gpt_size){.micro_batches = together ? MICRO_BATCHES : 1,
+                                     .gradient_slots = together ? way / 2 : 0,
+                                     .mode = way % 2 ? GPT_TRAIN : GPT_TRAIN_RECOMPUTE};
+            struct collected c = one_step(device, heads[i], size, &again);
+            const struct param_table *t = gpt_params(c.model);
+            /* a tied head's gradient is summed over micro-batches before the embeddings' */
+            size_t skipped = heads[i] == GPT_HEAD_LM && together ? t->params[1].offset : 0;
+            assert_true(loss > 0 && loss == again);
+            assert_memory_equal(apart.gradients + skipped, c.gradients + skipped,
+                                (t->n_elements - skipped) * sizeof(float));
+            assert_int_equal(c.n, 8);
+            assert_memory_equal(c.order, heads[i] == GPT_HEAD_LM ? tied : order, sizeof order);
+            for (size_t k = 0; k < skipped; k++)
+                assert_true(fabsf(apart.gradients[k] - c.gradients[k]) < 1e-5f);
+            free(c.gradients);
+            gpt_destroy(c.model);
+        }
+        free(apart.gradients);
+        gpt_destroy(apart.model);
     }
 }
 
@@ -336,7 +407,9 @@ static void memory_is_as_measured(void **state)
         struct memory_use use = {0};
         allocated = 0;
         struct gpt *model = make_model_on(&device, GPT_HEAD_LM, 0, modes[i]);
-        gpt_measure(&device, gpt_get_config(model), MAX_TOKENS, N_SEQS, modes[i], &use);
+        const struct gpt_size size = {
+            .max_tokens = MAX_TOKENS, .max_seqs = N_SEQS, .mode = modes[i]};
+        gpt_measure(&device, gpt_get_config(model), &size, &use);
         assert_int_equal(memory_total(&use), allocated);
         assert_true(use.parameters >= gpt_params(model)->n_elements * sizeof(float));
         assert_true((gpt_grad_data(model) == NULL) == (modes[i] == GPT_EVALUATE));
@@ -375,7 +448,7 @@ static void host_runs_ahead(void **state)
     stream_waits = 0;
     for (int i = 0; i < 4; i++) {
         assert_int_equal(event_waits, i < 2 ? 0 : i - 2);
-        gpt_train(model, &e->batch, 1, SEED, STEP, i == 3, NULL);
+        train_only(model, &e->batch);
     }
     assert_int_equal(event_waits, 2);
     assert_true(gpt_take_loss(model) > 0);
@@ -450,11 +523,11 @@ static void note_norm_forward(struct stream *s, void *x_out, void *y, float *mea
 static void note_norm_backward(struct stream *s, void *dx, void *dbranch, float *dgamma,
                                float *dbeta, const void *dy, const void *x_out, const float *mean,
                                const float *rstd, const struct token_rows *rows, const void *gamma,
-                               int C, struct dropout drop)
+                               int C, struct dropout drop, bool accumulate)
 {
     note(1, drop);
     noted.ops->residual_layernorm_backward(s, dx, dbranch, dgamma, dbeta, dy, x_out, mean, rstd,
-                                           rows, gamma, C, drop);
+                                           rows, gamma, C, drop, accumulate);
 }
 
 static void note_attention_forward(struct stream *s, void *out, float *lse, const void *qkv,
@@ -558,12 +631,16 @@ static void check_calls(enum gpt_head head, int count)
                                     .gradients_ready = note_ready};
     assert_int_equal(gpt_params(model)->n_layers, 4);
     make_example(e, head, 0, N_SEQS);
-    gpt_train(model, &e->batch, 1, SEED, STEP, false, &hooks);
+    struct gpt_step step = {
+        .scale = 1, .seed = SEED, .step = STEP, .to_continue = true, .hooks = &hooks};
+    gpt_train(model, &e->batch, 1, &step);
     assert_int_equal(calls.n, 5); /* no gradient is ready before the last micro-batch */
     calls.n = 0;
     make_example(e, head, 0, count);
     gpt_take_loss(model);
-    gpt_train(model, &e->batch, 1, SEED, STEP, true, &hooks);
+    step.continues = true;
+    step.to_continue = false;
+    gpt_train(model, &e->batch, 1, &step);
     double loss = gpt_take_loss(model);
     assert_true(count > 0 ? loss > 0 : loss == 0);
     assert_int_equal(calls.n, 9);
@@ -616,7 +693,7 @@ int main(void)
         cmocka_unit_test(language_model_agrees_with_differences),
         cmocka_unit_test(models_without_parts_agree_with_differences),
         cmocka_unit_test(cut_into_micro_batches_does_not_matter),
-        cmocka_unit_test(recomputing_gives_the_same_bits),
+        cmocka_unit_test(every_way_gives_the_same_bits),
         cmocka_unit_test(memory_is_as_measured),
         cmocka_unit_test(host_runs_ahead),
         cmocka_unit_test(dropout_depends_on_seed_and_step),

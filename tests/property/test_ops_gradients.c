@@ -185,7 +185,7 @@ static void layernorm_with(int C, float p, bool with_branch)
     memcpy(dx, c.weight_x, sizeof(float) * n);
     device->ops->residual_layernorm_backward(device->compute, dx, dbranch, dgamma, dbeta,
                                              c.weight_y, c.x_out, c.mean, c.rstd, &c.stream.rows,
-                                             c.gamma, C, c.drop);
+                                             c.gamma, C, c.drop, true);
     check_gradient("x_in", layernorm_value, &c, c.x_in, dx, n);
     if (with_branch)
         check_gradient("branch", layernorm_value, &c, c.branch, dbranch, n);
@@ -245,7 +245,7 @@ static void linear_with(enum activation act)
     struct matmul by_w = {
         .m = K, .n = N, .k = M, .trans_a = true, .accumulate = true, .c_is_f32 = true};
     device->ops->matmul(device->compute, dw, c.x, dpre, &by_w);
-    device->ops->bias_backward(device->compute, db, dpre, M, N);
+    device->ops->bias_backward(device->compute, db, dpre, M, N, true);
     check_gradient("x", linear_value, &c, c.x, dx, M * K);
     check_gradient("w", linear_value, &c, c.w, dw, K * N);
     check_gradient("b", linear_value, &c, c.b, db, N);

@@ -101,14 +101,16 @@ static void flops_are_those_of_the_products(void **state)
         device.ops = &ops;
         struct train_job job = job_of(&device, heads[i]);
         train_data_make(&job, lengths, LENGTHS, 1);
-        struct gpt *model = gpt_create(&device, &job.config, 20, LENGTHS, GPT_TRAIN);
+        struct gpt *model = gpt_create(
+            &device, &job.config,
+            &(struct gpt_size){.max_tokens = 20, .max_seqs = LENGTHS, .mode = GPT_TRAIN});
         struct batch batch;
         const int index[LENGTHS] = {0, 1, 2};
         gpt_init_weights(model, 1);
         batch_init(&batch, 20, LENGTHS);
         batch_fill(&batch, &job.data, index, LENGTHS, 0, heads[i] == GPT_HEAD_LM ? 0 : 2);
         counted = 0;
-        gpt_train(model, &batch, 1, 1, 1, true, NULL);
+        gpt_train(model, &batch, 1, &(struct gpt_step){.scale = 1, .seed = 1, .step = 1});
         double expected = train_flops(&job.config, lengths, LENGTHS);
         if (fabs(counted - expected) > 1e-9 * expected)
             fail_msg("head %d: %.0f FLOPs were done, train_flops says %.0f", i, counted, expected);

@@ -15,7 +15,8 @@ static char directory[] = "/tmp/zf-test-gpt-weights-XXXXXX";
 
 static struct gpt *make(const struct gpt_config *config)
 {
-    return gpt_create(device_cpu(0), config, 4, 2, GPT_EVALUATE);
+    const struct gpt_size size = {.max_tokens = 4, .max_seqs = 2, .mode = GPT_EVALUATE};
+    return gpt_create(device_cpu(0), config, &size);
 }
 
 static struct gpt *load(const char *from, bool *head_is_new)

@@ -443,7 +443,7 @@ static void sums(void **state)
     for (int i = 0; i < N; i++)
         for (int j = 0; j < C; j++)
             expected[j] += x[i * C + j];
-    OPS->bias_backward(COMPUTE, db, x, N, C);
+    OPS->bias_backward(COMPUTE, db, x, N, C, true);
     OPS->from_f32(COMPUTE, copy, x, N * C);
     assert_near("db", db, expected, C, 1e-5);
     assert_memory_equal(copy, x, sizeof(float) * N * C);
@@ -462,10 +462,10 @@ static void nothing_of_nothing(void **state)
     OPS->embedding_forward(COMPUTE, x, &no_rows, x, x, 4, drop);
     OPS->embedding_backward(COMPUTE, x, x, x, &no_rows, order, 4, drop);
     OPS->residual_layernorm_forward(COMPUTE, x, x, x, x, x, x, &no_rows, x, x, 1e-5f, 4, drop);
-    OPS->residual_layernorm_backward(COMPUTE, x, x, x, x, x, x, x, x, &no_rows, x, 4, drop);
+    OPS->residual_layernorm_backward(COMPUTE, x, x, x, x, x, x, x, x, &no_rows, x, 4, drop, true);
     OPS->matmul(COMPUTE, x, x, x, &no_rows_of_c);
     OPS->matmul(COMPUTE, x, x, x, &no_columns);
-    OPS->bias_backward(COMPUTE, x, x, 0, 4);
+    OPS->bias_backward(COMPUTE, x, x, 0, 4, true);
     OPS->attention_forward(COMPUTE, x, x, x, &no_rows, 2, 2, 1, drop);
     OPS->attention_backward(COMPUTE, x, x, x, x, x, &no_rows, 2, 2, 1, drop);
     OPS->gather_last(COMPUTE, x, x, &no_rows, 4);
@@ -495,11 +495,11 @@ static void run_all(int n_threads, float *results[RESULTS])
     d->ops->residual_layernorm_forward(d->compute, r[3], r[4], mean, rstd, r[3], qkv, &rows, gamma,
                                        gamma, 1e-5f, WIDE, drop);
     d->ops->residual_layernorm_backward(d->compute, r[5], r[6], r[7], r[7] + WIDE, qkv, r[3], mean,
-                                        rstd, &rows, gamma, WIDE, drop);
+                                        rstd, &rows, gamma, WIDE, drop, true);
     d->ops->attention_forward(d->compute, r[8], lse, qkv, &rows, HEADS, WIDE / HEADS, 0.1f, drop);
     d->ops->attention_backward(d->compute, r[9], weights, qkv, r[8], lse, &rows, HEADS,
                                WIDE / HEADS, 0.1f, drop);
-    d->ops->bias_backward(d->compute, r[11], qkv, N_TOKENS, 3 * WIDE);
+    d->ops->bias_backward(d->compute, r[11], qkv, N_TOKENS, 3 * WIDE, true);
     d->ops->cross_entropy(d->compute, lse, r[11] + n, r[11] + n, order, N_TOKENS, WIDE, WIDE, 1);
     free(gamma);
     free(weights);

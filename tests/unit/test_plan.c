@@ -86,13 +86,16 @@ struct memory {
     struct engine_memory engine;
 };
 
+static const struct gpt_size SIZE = {
+    .max_tokens = 64, .max_seqs = 4, .gradient_slots = 2, .mode = GPT_TRAIN};
+
 static void hold(struct device *device, const struct gpt_config *model,
                  const struct engine_config *config, struct memory *m)
 {
     struct zf_error err;
     struct comm *comm = comm_create_alone();
     comm_attach(comm, device);
-    struct gpt *gpt = gpt_create(device, model, 64, 4, GPT_TRAIN);
+    struct gpt *gpt = gpt_create(device, model, &SIZE);
     struct engine *engine = engine_create(config, device, comm, gpt_params(gpt),
                                           gpt_param_data(gpt), gpt_grad_data(gpt), &err);
     assert_non_null(engine);
@@ -118,8 +121,9 @@ static void memory_is_a_runs_to_the_byte(void **state)
             hold(&counting, &model, &all[i], &run);
             struct device *planned = device_plan_create(&cpu, 1, &PLAN_GRADIENTS);
             hold(planned, &model, &all[i], &plan);
-            gpt_measure(planned, &model, 64, 4, GPT_TRAIN, &use);
+            gpt_measure(planned, &model, &SIZE, &use);
             struct param_table table = gpt_param_table(&model);
+            params_share_gradients(&table, SIZE.gradient_slots);
             engine_measure(&all[i], &table, planned->dtype, 0, 1, &use);
             params_free(&table);
             assert_int_equal(plan_device_bytes(planned->plan), 0);

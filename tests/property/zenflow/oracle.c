@@ -13,6 +13,7 @@ struct channel {
     const struct param *param;
     int matrix, row, cols;
     bool selectable, important;
+    bool deferred; /* as this step began */
     double value[MAX_COLS], m[MAX_COLS], v[MAX_COLS]; /* wherever they live */
     int updates;
     double window[MAX_COLS];  /* sum */
@@ -242,8 +243,8 @@ static void use_gradient(struct oracle *o, struct channel *c, const float *grads
 {
     double g[MAX_COLS];
     size_t at = c->param->offset + (size_t)c->row * (size_t)c->cols;
-    for (int j = 0; j < c->cols; j++)
-        g[j] = factor * grads[at + (size_t)j];
+    for (int j = 0; j < c->cols; j++) /* a deferred one's waits for the factor as bf16 */
+        g[j] = factor * (c->deferred ? rounded(o, grads[at + (size_t)j]) : grads[at + (size_t)j]);
     if (c->important) {
         adamw(o, c, g, lr);
         c->used++;
@@ -254,9 +255,8 @@ static void use_gradient(struct oracle *o, struct channel *c, const float *grads
         memset(c->window, 0, sizeof c->window);
         c->oldest = o->step;
     }
-    bool staged = o->config.accumulate == ENGINE_ACCUMULATE_HOST; /* it has crossed the link */
     for (int j = 0; j < c->cols; j++)
-        c->window[j] += staged ? factor * rounded(o, grads[at + (size_t)j]) : g[j];
+        c->window[j] += g[j];
 }
 
 static double clip(struct oracle *o, const float *grads)
@@ -352,6 +352,8 @@ void oracle_step(struct oracle *o, const float *grads, float lr)
     double factor = clip(o, grads);
     if (elapsed == 0)
         begin_windows(o);
+    for (int i = 0; i < o->n_channels; i++)
+        o->channels[i].deferred = !o->channels[i].important;
     select_channels(o, elapsed);
     for (int i = 0; i < o->n_channels; i++)
         use_gradient(o, &o->channels[i], grads, factor, lr);

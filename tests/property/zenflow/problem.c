@@ -98,8 +98,7 @@ static void create(struct problem *p, unsigned seed, const struct engine_config 
     for (size_t i = 0; i < n; i++)
         p->params[i] = noise((uint32_t)i, 3, 4, seed);
     p->device_params = p->device->allocate(dtype_size(p->device->dtype) * n);
-    p->device_grads = p->device->allocate(sizeof(float) * n);
-    p->device->zero(p->device->compute, p->device_grads, sizeof(float) * n);
+    p->device_grads = p->device->allocate(sizeof(float) * p->table.n_gradients);
     write_params(p);
     used.bf16 |= p->device->dtype == DTYPE_BF16;
     p->engine = engine_create(&used, p->device, p->comm, &p->table, p->device_params,
@@ -178,10 +177,21 @@ static void note_layer(struct problem *p, int layer)
     }
 }
 
+/* What backward leaves of a layer, in its slot. */
+static void write_gradient(struct problem *p, int layer)
+{
+    struct device *d = p->device;
+    for (int k = 0; k < p->table.n_params; k++) {
+        const struct param *q = &p->table.params[k];
+        if (q->layer == layer)
+            d->copy(d->compute, p->device_grads + q->gradient_offset, p->grads + q->offset,
+                    q->n_elements * sizeof(float));
+    }
+}
+
 void problem_give_gradient(struct problem *p)
 {
     struct device *d = p->device;
-    size_t bytes = sizeof(float) * p->table.n_elements;
     for (int layer = 0; layer < p->table.n_layers; layer++) {
         engine_before_layer(p->engine, layer);
         if (p->seen)
@@ -189,10 +199,12 @@ void problem_give_gradient(struct problem *p)
     }
     if (p->seen)
         p->seen += p->table.n_elements * dtype_size(d->dtype);
-    d->copy(d->compute, p->device_grads, p->grads, bytes);
-    memset(p->grads, 0, bytes);
-    for (int layer = p->table.n_layers - 1; layer >= 0; layer--)
+    for (int layer = p->table.n_layers - 1; layer >= 0; layer--) {
+        engine_before_gradients(p->engine, layer);
+        write_gradient(p, layer);
         engine_layer_gradients_ready(p->engine, layer);
+    }
+    memset(p->grads, 0, sizeof(float) * p->table.n_elements);
 }
 
 void problem_finish(struct problem *p)

@@ -15,7 +15,7 @@ struct problem {
     float *params;       /* (n_elements) as they are visible on the device after each step */
     float *grads;        /* (n_elements) this rank's gradient, before it goes to the device */
     void *device_params; /* (n_elements) of the device's dtype */
-    float *device_grads;
+    float *device_grads; /* (n_gradients) */
     char *seen; /* device memory: each forward pass leaves its parameters here as it saw them, one
                    pass behind the other; or NULL */
     struct engine *engine;
