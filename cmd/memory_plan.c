@@ -11,10 +11,10 @@ struct gpt_size model_size(const struct config *c, int longest)
     if ((c->do_eval || c->do_predict) && seqs < c->per_device_eval_batch_size)
         seqs = c->per_device_eval_batch_size;
     return (struct gpt_size){.max_tokens = seqs * longest,
-                               .max_seqs = seqs,
-                               .mode = !c->do_train                ? GPT_EVALUATE
-                                       : c->gradient_checkpointing ? GPT_TRAIN_RECOMPUTE
-                                                                   : GPT_TRAIN};
+                             .max_seqs = seqs,
+                             .mode = !c->do_train                ? GPT_EVALUATE
+                                     : c->gradient_checkpointing ? GPT_TRAIN_RECOMPUTE
+                                                                 : GPT_TRAIN};
 }
 
 /* Left free for what operators take when they first need it: cuBLASLt's workspace, kernels that are

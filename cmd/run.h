@@ -37,7 +37,7 @@ struct run {
     int n_dev, n_test;
     struct batch *batches; /* (size.micro_batches) of the largest micro-batch, for training; the
                               first one for evaluation too */
-    int *eval_order;    /* 0, 1, ...: evaluation visits examples in file order */
+    int *eval_order;       /* 0, 1, ...: evaluation visits examples in file order */
 };
 
 /* The same answer on every rank: a fault on any is a fault on all, with the same sentence. */

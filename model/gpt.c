@@ -134,8 +134,7 @@ static void linear_backward(const struct pass *p, void *dx, const void *dy, cons
                                     .accumulate = p->adds,
                                     .c_is_f32 = true});
     if (linear->bias != GPT_NONE)
-        p->ops->bias_backward(p->stream, gpt_gradient(p->m, linear->bias), dy, n, w->cols,
-                              p->adds);
+        p->ops->bias_backward(p->stream, gpt_gradient(p->m, linear->bias), dy, n, w->cols, p->adds);
     p->ops->matmul(p->stream, dx, dy, gpt_weight(p->m, linear->weight),
                    &(struct matmul){.m = n,
                                     .n = w->rows,
@@ -164,10 +163,10 @@ static void norm_backward(const struct pass *p, void *d_x, void *d_branch, const
                           const struct token_rows *rows, const struct gpt_pair *norm,
                           struct dropout drop)
 {
-    p->ops->residual_layernorm_backward(
-        p->stream, d_x, d_branch, gpt_gradient(p->m, norm->weight), gpt_gradient(p->m, norm->bias),
-        d_y, x_out, mean, rstd, rows, gpt_weight(p->m, norm->weight), p->m->config.n_embd, drop,
-        p->adds);
+    p->ops->residual_layernorm_backward(p->stream, d_x, d_branch, gpt_gradient(p->m, norm->weight),
+                                        gpt_gradient(p->m, norm->bias), d_y, x_out, mean, rstd,
+                                        rows, gpt_weight(p->m, norm->weight), p->m->config.n_embd,
+                                        drop, p->adds);
 }
 
 /* Forward. */
@@ -253,12 +252,10 @@ static void embed(const struct pass *p)
 static void model_forward(struct pass *p)
 {
     before_layer(p, 0);
-    for_each_micro_batch(p)
-        embed(p);
+    for_each_micro_batch(p) embed(p);
     for (int i = 0; i < p->m->config.n_layer; i++) {
         before_layer(p, i + 1);
-        for_each_micro_batch(p)
-            block_forward(p, i);
+        for_each_micro_batch(p) block_forward(p, i);
     }
 }
 
@@ -327,11 +324,11 @@ static void score_head(const struct pass *p, float scale)
     if (!p->micro->batch.targets && !p->step)
         return;
     if (m->config.head == GPT_HEAD_REGRESS)
-        p->ops->squared_error(p->stream, t->losses, logits_gradient(p), t->logits, p->micro->batch.targets,
-                              n, scale);
+        p->ops->squared_error(p->stream, t->losses, logits_gradient(p), t->logits,
+                              p->micro->batch.targets, n, scale);
     else
-        p->ops->cross_entropy(p->stream, t->losses, logits_gradient(p), t->logits, p->micro->batch.targets,
-                              n, outputs, outputs, scale);
+        p->ops->cross_entropy(p->stream, t->losses, logits_gradient(p), t->logits,
+                              p->micro->batch.targets, n, outputs, outputs, scale);
     if (p->step)
         head_backward(p, t->d_y, t->ln_f, n, outputs, p->adds);
 }
@@ -416,8 +413,8 @@ static void block_backward(const struct pass *p, int block)
                                block_dropout(p, block, DROP_ATTENTION));
     linear_backward(p, t->d_y, t->d_wide, a->ln_1, gpt_block_pair(p->m, block, QKV), rows->n_tokens,
                     ACT_NONE, NULL);
-    norm_backward(p, carry->d_x, block > 0 ? carry->d_branch : NULL, t->d_y, a->x_1, a->mean_1, a->rstd_1,
-                  rows, gpt_block_pair(p->m, block, LN_1),
+    norm_backward(p, carry->d_x, block > 0 ? carry->d_branch : NULL, t->d_y, a->x_1, a->mean_1,
+                  a->rstd_1, rows, gpt_block_pair(p->m, block, LN_1),
                   block > 0 ? block_dropout(p, block - 1, DROP_MLP_RESIDUAL) : (struct dropout){0});
 }
 
@@ -477,11 +474,10 @@ static void embeddings_backward(struct pass *p)
     if (!gpt_is_tied(&m->config))
         zero_gradient(p, m->layout.wte);
     zero_gradient(p, m->layout.wpe);
-    for_each_micro_batch(p)
-        p->ops->embedding_backward(p->stream, gpt_gradient(m, m->layout.wte),
-                                   gpt_gradient(m, m->layout.wpe), p->micro->carry.d_x,
-                                   &p->micro->batch.rows, p->micro->batch.order, m->config.n_embd,
-                                   embedding_dropout(p));
+    for_each_micro_batch(p) p->ops->embedding_backward(
+        p->stream, gpt_gradient(m, m->layout.wte), gpt_gradient(m, m->layout.wpe),
+        p->micro->carry.d_x, &p->micro->batch.rows, p->micro->batch.order, m->config.n_embd,
+        embedding_dropout(p));
 }
 
 /* Blocks and embeddings. */
@@ -533,8 +529,7 @@ void gpt_train(struct gpt *model, const struct batch *batches, int n, const stru
     begin_gradient(&p, last);
     if (gpt_is_tied(&model->config))
         begin_gradient(&p, 0);
-    for_each_micro_batch(&p)
-        top(&p);
+    for_each_micro_batch(&p) top(&p);
     tell_loss(&p, GPT_LOSS_TRAIN);
     model->device->event_record(model->loss_copied, p.stream);
     model->loss_is_due = true;

@@ -90,7 +90,8 @@ struct device *gpt_device(const struct gpt *model);
 const struct gpt_config *gpt_get_config(const struct gpt *model);
 const struct param_table *gpt_params(const struct gpt *model);
 void *gpt_param_data(struct gpt *model); /* (n_elements) of the device's dtype */
-float *gpt_grad_data(struct gpt *model); /* (n_gradients) fp32, in device memory; NULL: evaluation */
+float *
+gpt_grad_data(struct gpt *model); /* (n_gradients) fp32, in device memory; NULL: evaluation */
 
 /* Transformers' initialisation: normal(0, initializer_range), residual projections divided by
  * sqrt(2 n_layer), norms 1, biases 0. A function of seed and the parameter's name alone. */

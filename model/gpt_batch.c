@@ -63,7 +63,8 @@ static void stage_last_tokens(struct gpt_batch *to, struct staged *s, const stru
     };
 }
 
-static void stage_tokens(struct gpt *m, struct gpt_batch *to, struct staged *s, const struct batch *b)
+static void stage_tokens(struct gpt *m, struct gpt_batch *to, struct staged *s,
+                         const struct batch *b)
 {
     size_t tokens = stage(s, b->tokens, b->n_tokens);
     size_t position = stage(s, b->position, b->n_tokens);
@@ -83,7 +84,8 @@ static void stage_tokens(struct gpt *m, struct gpt_batch *to, struct staged *s, 
     };
 }
 
-static void stage_targets(enum gpt_head head, struct gpt_batch *to, struct staged *s, const struct batch *b)
+static void stage_targets(enum gpt_head head, struct gpt_batch *to, struct staged *s,
+                          const struct batch *b)
 {
     const void *targets =
         head == GPT_HEAD_REGRESS ? (const void *)b->scores : (const void *)b->targets;

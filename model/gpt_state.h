@@ -57,23 +57,23 @@ struct gpt_block {
 /* What one layer leaves for the next, and the last block's last tokens, in the arrays of one
  * micro-batch. Gradients are NULL under GPT_EVALUATE. */
 struct gpt_carry {
-    void *branch;     /* (n, C) output of a projection, until the next norm adds it to x */
-    void *att_last;   /* (s, C) last tokens of the last block's att */
-    void *d_x;        /* (n, C) gradient of the residual stream */
-    void *d_x_last;   /* (s, C) of the last tokens' */
-    void *d_branch;   /* (n, C) of a projection's output */
+    void *branch;   /* (n, C) output of a projection, until the next norm adds it to x */
+    void *att_last; /* (s, C) last tokens of the last block's att */
+    void *d_x;      /* (n, C) gradient of the residual stream */
+    void *d_x_last; /* (s, C) of the last tokens' */
+    void *d_branch; /* (n, C) of a projection's output */
 };
 
 /* What all micro-batches share within a layer, and the head's. Gradients are NULL under
  * GPT_EVALUATE. */
 struct gpt_buffers {
-    void *x_last;            /* (s, C) last tokens of the last block's x_1 */
-    void *x_f;               /* (n, C) residual stream that enters ln_f */
-    void *ln_f;              /* (n, C) */
-    float *mean_f, *rstd_f;  /* (n) */
-    float *logits;           /* (s, num_labels) or, of a language model, (device->head_rows,
+    void *x_last;           /* (s, C) last tokens of the last block's x_1 */
+    void *x_f;              /* (n, C) residual stream that enters ln_f */
+    void *ln_f;             /* (n, C) */
+    float *mean_f, *rstd_f; /* (n) */
+    float *logits;          /* (s, num_labels) or, of a language model, (device->head_rows,
                                 vocab_size): (n, vocab_size) never exists */
-    float *losses;           /* (n) */
+    float *losses;          /* (n) */
 
     void *d_y;        /* (n, C) gradient of a norm's or of attention's output */
     void *d_wide;     /* (n, max(3C, I)) of qkv or fc_before_act */
@@ -116,9 +116,9 @@ struct gpt {
     struct gpt_layout layout;
     struct gpt_size size;
 
-    struct arena arena; /* holds all device memory of the model */
-    void *weights;      /* (table.n_elements) */
-    float *gradients;   /* (table.n_gradients); NULL under GPT_EVALUATE */
+    struct arena arena;                    /* holds all device memory of the model */
+    void *weights;                         /* (table.n_elements) */
+    float *gradients;                      /* (table.n_gradients); NULL under GPT_EVALUATE */
     struct gpt_micro_batch *micro_batches; /* (size.micro_batches) */
     struct gpt_buffers buffers;
     float *staging; /* (GPT_STAGE_ELEMENTS) of gpt_weights.c; NULL where the device's dtype is

@@ -84,8 +84,7 @@ static struct op_cost of_layernorm_backward(const struct kernel_shape *s)
 static void run_bias_backward(void *bench)
 {
     const struct kernel_bench *b = bench;
-    ops_of(b)->bias_backward(stream_of(b), b->d_bias, b->wide[0], b->shape.n, b->shape.inner,
-                             true);
+    ops_of(b)->bias_backward(stream_of(b), b->d_bias, b->wide[0], b->shape.n, b->shape.inner, true);
 }
 
 static struct op_cost of_bias_backward(const struct kernel_shape *s)

@@ -131,7 +131,7 @@ struct trainer {
     struct engine *engine;
     struct gpt_size size;
     struct batch *batches; /* (size.micro_batches) */
-    int *index; /* (n_sequences) their own numbers */
+    int *index;            /* (n_sequences) their own numbers */
 };
 
 static struct gpt_size size_of(const struct train_job *job)
@@ -229,8 +229,7 @@ static bool create_trainer(struct trainer *t, const struct train_method *method,
     t->model = gpt_create(job->device, &job->config, &t->size);
     if (!job->device->plan)
         gpt_init_weights(t->model, SEED);
-    t->batches =
-        batches_create(t->size.micro_batches, t->size.max_tokens, t->size.max_seqs);
+    t->batches = batches_create(t->size.micro_batches, t->size.max_tokens, t->size.max_seqs);
     t->index = zf_malloc((size_t)job->data.n_sequences * sizeof *t->index);
     for (int i = 0; i < job->data.n_sequences; i++)
         t->index[i] = i;

@@ -60,7 +60,9 @@ void params_share_gradients(struct param_table *table, int slots)
     table->n_gradients = table->n_elements - (size_t)(blocks - slots) * block;
     for (int i = 0; i < table->n_params; i++) {
         struct param *p = &table->params[i];
-        const int before = p->layer == 0 ? 0 : p->layer > blocks ? blocks - slots : (p->layer - 1) / slots * slots;
+        const int before = p->layer == 0       ? 0
+                           : p->layer > blocks ? blocks - slots
+                                               : (p->layer - 1) / slots * slots;
         p->gradient_offset = p->offset - (size_t)before * block;
     }
 }

@@ -23,7 +23,7 @@ struct param {
     bool decay;      /* weight decay applies: matrices, but not biases and norms */
     float init_std;  /* of the random initialisation; 0: zeros, or ones for a norm's gain */
     bool init_one;
-    size_t offset; /* of its first element, in elements from the start of the array */
+    size_t offset;          /* of its first element, in elements from the start of the array */
     size_t gradient_offset; /* of its gradient's, in the array of gradients */
     size_t n_elements;
 };

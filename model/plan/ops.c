@@ -80,7 +80,8 @@ static void residual_layernorm_backward(struct stream *s, void *dx, void *dbranc
                                         const struct token_rows *rows, const void *gamma, int C,
                                         struct dropout drop, bool accumulate)
 {
-    (void)accumulate, (void)dx, (void)dgamma, (void)dbeta, (void)dy, (void)x_out, (void)mean, (void)rstd, (void)gamma;
+    (void)accumulate, (void)dx, (void)dgamma, (void)dbeta, (void)dy, (void)x_out, (void)mean,
+        (void)rstd, (void)gamma;
     plan_operate(s, "layer norm backward", OTHER,
                  cost_layernorm_backward(element(s), rows->n_tokens, C, dbranch), drop.p > 0);
 }
@@ -260,7 +261,8 @@ static void send_rows(struct stream *s, const struct matrix_batch *batch, enum r
     double none, elements = elements_in(batch, set, 0, &none);
     (void)divisor;
     const int from = source == ROWS_WINDOW ? (int)sizeof(float) : (int)dtype_size(dtype);
-    plan_transfer(s, "send rows", cost_send_rows(from, (int)dtype_size(dtype), elements), true, true);
+    plan_transfer(s, "send rows", cost_send_rows(from, (int)dtype_size(dtype), elements), true,
+                  true);
 }
 
 static void receive_rows(struct stream *s, const struct matrix_batch *batch, enum dtype dtype,

@@ -25,8 +25,7 @@ ABSENT(nccl_healthy, struct nccl *n)
 ABSENT(nccl_group_begin, struct nccl *n)
 ABSENT(nccl_group_end, struct nccl *n)
 ABSENT(nccl_all_reduce, struct nccl *n, struct stream *s, float *data, size_t count)
-ABSENT(nccl_reduce, struct nccl *n, struct stream *s, float *data,
-       size_t count, int root)
+ABSENT(nccl_reduce, struct nccl *n, struct stream *s, float *data, size_t count, int root)
 ABSENT(nccl_broadcast, struct nccl *n, struct stream *s, void *data, size_t bytes, int root)
 
 void nccl_close(struct nccl *n)
@@ -226,8 +225,8 @@ bool nccl_all_reduce(struct nccl *n, struct stream *s, float *data, size_t count
     return settle_operation(n, result, "an all-reduce", err);
 }
 
-bool nccl_reduce(struct nccl *n, struct stream *s, float *data, size_t count,
-                 int root, struct zf_error *err)
+bool nccl_reduce(struct nccl *n, struct stream *s, float *data, size_t count, int root,
+                 struct zf_error *err)
 {
     ncclResult_t code = CALL(n, Reduce, data, data, count, ncclFloat32, ncclSum, root, n->comm,
                              (cudaStream_t)device_cuda_stream(s));

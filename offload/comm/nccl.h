@@ -40,8 +40,8 @@ bool nccl_group_begin(struct nccl *n, struct zf_error *err);
 bool nccl_group_end(struct nccl *n, struct zf_error *err);
 bool nccl_all_reduce(struct nccl *n, struct stream *s, float *data, size_t count,
                      struct zf_error *err);
-bool nccl_reduce(struct nccl *n, struct stream *s, float *data, size_t count,
-                 int root, struct zf_error *err);
+bool nccl_reduce(struct nccl *n, struct stream *s, float *data, size_t count, int root,
+                 struct zf_error *err);
 bool nccl_broadcast(struct nccl *n, struct stream *s, void *data, size_t bytes, int root,
                     struct zf_error *err);
 

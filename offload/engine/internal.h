@@ -68,7 +68,8 @@ struct matrix {
     struct host_adam_matrix host; /* (n_owned, cols) host state;  */
     struct slots slots;
     int *slot_of; /* (n_owned) slot of an important channel, else -1 */
-    int n_deferred[ENGINE_MAX_INTERVAL], n_leaving[ENGINE_MAX_INTERVAL]; /* owned channels by group */
+    int n_deferred[ENGINE_MAX_INTERVAL],
+        n_leaving[ENGINE_MAX_INTERVAL]; /* owned channels by group */
 };
 
 /* A job for the workers that begins when a stream has got to it. */

@@ -39,11 +39,6 @@ void engine_begin_step(struct engine *e, float lr)
     e->device->zero(e->streams.reducing, e->norms.squared, sizeof(float) * e->n_channels);
 }
 
-void engine_before_gradients(struct engine *e, int layer)
-{
-    e->device->event_order(e->device->compute, e->streams.taken[streams_slot(e, layer)]);
-}
-
 void engine_before_backward(struct engine *e)
 {
     trace_end(e->config.trace, TRACE_DEVICE, 0); /* the forward pass */
@@ -86,6 +81,14 @@ static void take_reduced(struct engine *e)
     comm_device_finish(e->comm, e->streams.reducing);
     take_layer(e, e->norms.reducing);
     e->norms.reducing = -1;
+}
+
+void engine_before_gradients(struct engine *e, int layer)
+{
+    if (e->norms.reducing >= 0 &&
+        streams_slot(e, e->norms.reducing) == streams_slot(e, layer)) /* there is a single slot */
+        take_reduced(e);
+    e->device->event_order(e->device->compute, e->streams.taken[streams_slot(e, layer)]);
 }
 
 /* With several ranks a layer is taken when the next one is ready: in between the host, where it is

@@ -51,8 +51,7 @@ static void agrees_with_pytorch(void **state)
     float logits[64], items = (float)f.batch.n_items;
     char worst_name[80];
     float evaluated = (float)gpt_evaluate(f.model, &f.batch, lm ? NULL : logits) / items;
-    gpt_train(f.model, &f.batch, 1,
-              &(struct gpt_step){.scale = 1 / items, .seed = 1, .step = 1});
+    gpt_train(f.model, &f.batch, 1, &(struct gpt_step){.scale = 1 / items, .seed = 1, .step = 1});
     float trained = (float)gpt_take_loss(f.model) / items;
     double d_loss = relative_difference(&trained, find(&f, "single.loss"));
     double d_logits = lm ? 0 : relative_difference(logits, find(&f, "single.logits"));
@@ -166,21 +165,19 @@ static struct outcome train_on(struct device *device, enum gpt_head head, enum g
     struct stream_case *c = zf_malloc(sizeof *c);
     struct outcome o;
     make_case(c, head, 0);
-    struct gpt *model = gpt_create(
-        device, &c->config,
-        &(struct gpt_size){.max_tokens = MOST_TOKENS, .max_seqs = SEQS, .mode = mode});
+    struct gpt *model =
+        gpt_create(device, &c->config,
+                   &(struct gpt_size){.max_tokens = MOST_TOKENS, .max_seqs = SEQS, .mode = mode});
     gpt_init_weights(model, 7);
     device->zero(device->compute, gpt_grad_data(model),
                  gpt_params(model)->n_elements * sizeof(float));
     o.evaluated = gpt_evaluate(model, &c->batch, NULL);
     for (uint32_t i = 0; i < 4; i++) {
         make_case(c, head, i * SEQS);
-        gpt_train(model, &c->batch, 1,
-                  &(struct gpt_step){.scale = 0.2f,
-                                     .seed = 11,
-                                     .step = 4,
-                                     .continues = i > 0,
-                                     .to_continue = i < 3});
+        gpt_train(
+            model, &c->batch, 1,
+            &(struct gpt_step){
+                .scale = 0.2f, .seed = 11, .step = 4, .continues = i > 0, .to_continue = i < 3});
     }
     o.loss = gpt_take_loss(model);
     assert_true(gpt_take_loss(model) == 0);

@@ -107,10 +107,9 @@ static inline struct fixture open_fixture(struct device *device, const char *nam
         every[i] = i;
     f.batch = choose(&all, every, (int)n_starts - 1, config.head);
     release(&all);
-    f.model = gpt_create(device, &config,
-                         &(struct gpt_size){.max_tokens = (int)n_tokens,
-                                            .max_seqs = (int)n_starts,
-                                            .mode = mode});
+    f.model = gpt_create(
+        device, &config,
+        &(struct gpt_size){.max_tokens = (int)n_tokens, .max_seqs = (int)n_starts, .mode = mode});
     assert_works(gpt_load_weights(f.model, directory, 0, &head_is_new, &err), err);
     assert_false(head_is_new);
     free(directory);

@@ -200,7 +200,7 @@ static double gradient_norm(const struct optimizer *o)
 }
 
 /* As torch.nn.utils.clip_grad_norm_ and torch.optim.AdamW. Returns the norm. */
-static double optimizer_step(struct optimizer *o, struct gpt *model, double lr)
+static double optimizer_step(struct optimizer *o, double lr)
 {
     double norm = gradient_norm(o);
     float factor = (float)fmin(1, CLIP_NORM / (norm + 1e-6));
@@ -230,11 +230,10 @@ static void follows(const char *name)
         double lr =
             PEAK_LR * (step < WARMUP_STEPS ? (double)step / WARMUP_STEPS
                                            : (double)(N_STEPS - step) / (N_STEPS - WARMUP_STEPS));
-        gpt_train(
-            f.model, &b, 1,
-            &(struct gpt_step){.scale = (float)scale, .seed = 1, .step = (uint32_t)step});
+        gpt_train(f.model, &b, 1,
+                  &(struct gpt_step){.scale = (float)scale, .seed = 1, .step = (uint32_t)step});
         losses[step] = (float)(scale * gpt_take_loss(f.model));
-        norms[step] = (float)optimizer_step(&o, f.model, lr);
+        norms[step] = (float)optimizer_step(&o, lr);
         release(&b);
     }
     const struct tensor *expected = find(&f, "steps.losses");

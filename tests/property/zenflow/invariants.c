@@ -125,7 +125,7 @@ struct plain {
 static struct matrix_rows plain_matrix(const struct plain *a, const struct param *p)
 {
     return (struct matrix_rows){.values = a->params + p->offset * dtype_size(a->device->dtype),
-                                .gradient = a->gradient + p->offset,
+                                .waiting = a->gradient + p->offset,
                                 .master = on_cuda() ? a->master + p->offset : NULL,
                                 .m = a->m + p->offset,
                                 .v = a->v + p->offset,

@@ -13,7 +13,7 @@ struct channel {
     const struct param *param;
     int matrix, row, cols;
     bool selectable, important;
-    bool deferred; /* as this step began */
+    bool deferred;                                    /* as this step began */
     double value[MAX_COLS], m[MAX_COLS], v[MAX_COLS]; /* wherever they live */
     int updates;
     double window[MAX_COLS];  /* sum */

@@ -34,17 +34,30 @@ static int between(int low, int high, uint32_t a, unsigned seed)
     return low + (int)(bits(a, 1, 2, seed) % (uint32_t)(high - low + 1));
 }
 
-static void add_params(struct param_table *t, unsigned seed)
+/* Parameters of a layer, the last of them a vector. shape: which sizes */
+static void add_layer(struct param_table *t, int layer, int n, uint32_t shape, unsigned seed)
 {
-    for (int i = 0; i < 7; i++) {
+    for (int i = 0; i < n; i++) {
         char name[32];
-        bool vector = i % 3 == 2;
-        int rows = vector ? 1 : between(1, 23, 10 + (uint32_t)i, seed);
-        snprintf(name, sizeof name, "p%d", i);
-        struct param *p = params_add(t, name, vector ? PARAM_VECTOR : PARAM_MATRIX, rows,
-                                     between(1, 19, 30 + (uint32_t)i, seed), i / 3);
+        const bool vector = i == n - 1;
+        const uint32_t draw = 10 * shape + (uint32_t)i;
+        snprintf(name, sizeof name, "p%d", t->n_params);
+        struct param *p = params_add(t, name, vector ? PARAM_VECTOR : PARAM_MATRIX,
+                                     vector ? 1 : between(1, 23, 10 + draw, seed),
+                                     between(1, 19, 60 + draw, seed), layer);
         p->decay = !vector;
     }
+}
+
+/* Blocks are alike, and take turns in slots for gradients, or do not. */
+static void add_params(struct param_table *t, unsigned seed)
+{
+    const int blocks = between(1, 4, 7, seed);
+    add_layer(t, 0, 3, 0, seed);
+    for (int block = 1; block <= blocks; block++)
+        add_layer(t, block, blocks < 3 ? 3 : 2, 1, seed);
+    add_layer(t, blocks + 1, 2, 2, seed);
+    params_share_gradients(t, between(0, 2, 8, seed));
 }
 
 /* The device's parameters are `params`, rounded where it holds bf16. */
