@@ -12,10 +12,11 @@ struct gpt_size model_size(const struct config *c, int longest);
  */
 int memory_sharers(const struct comm *comm);
 
-/* Decides how the model is held (run->size). On a GPU: measures this run, settles zenflow.accumulate "auto", prints a table, and reserves the
- * memory. Where it does not fit the fault says by how much, and what each change of the
- * configuration would save. On the CPU device there is nothing to do. Collective; every rank's
- * device has been created, and holds nothing of the run yet. */
+/* Decides how the model is held (run->size). On a GPU: measures this run, settles
+ * zenflow.accumulate "auto", prints a table, and reserves the memory. Where it does not fit the
+ * fault says by how much, and what each change of the configuration would save. On the CPU device
+ * there is nothing to do. Collective; every rank's device has been created, and holds nothing of
+ * the run yet. */
 bool memory_plan(struct run *run, int longest, struct zf_error *err);
 
 #endif

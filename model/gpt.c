@@ -382,7 +382,8 @@ static void tell_loss(const struct pass *p, enum gpt_loss which)
 
 /* Backward. */
 
-/* In: carry.d_branch and d_x (d_x_last after gathering), the gradients of what block_forward left. Out: d_x, the gradient of the x that it took, and d_branch, that of the branch. */
+/* In: carry.d_branch and d_x (d_x_last after gathering), the gradients of what block_forward left.
+ * Out: d_x, the gradient of the x that it took, and d_branch, that of the branch. */
 static void block_backward(const struct pass *p, int block)
 {
     struct gpt *m = p->m;

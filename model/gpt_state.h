@@ -172,8 +172,8 @@ static inline bool gpt_is_tied(const struct gpt_config *c)
 
 /* ints of one micro-batch's inputs at most. */
 size_t gpt_input_ints(const struct gpt *m);
-/* Copies a batch to the device, as micro-batch i: what is put on the compute stream from now on sees
- * it. The host waits until the inputs that it gets are free. */
+/* Copies a batch to the device, as micro-batch i: what is put on the compute stream from now on
+ * sees it. The host waits until the inputs that it gets are free. */
 void gpt_upload_batch(struct gpt *m, int i, const struct batch *batch);
 /* The pass over micro-batch i is on the compute stream. */
 void gpt_release_batch(struct gpt *m, int i);

@@ -86,7 +86,8 @@ static void check_all_reduce(size_t n)
     arrays_destroy(&a);
 }
 
-/* Each rank gets the sum of its share, `rounds` times before one finish. The shares are uneven and one may be empty. */
+/* Each rank gets the sum of its share, `rounds` times before one finish. The shares are uneven and
+ * one may be empty. */
 static void check_reduce(size_t n, int rounds)
 {
     int size = comm_size(world), me = comm_rank(world);

@@ -10,9 +10,9 @@
 #define SUM_GROUPS 16 /* threads to a column */
 
 /* out[j] = sum over i < n of partial[i][j] for j < C, or added to what is there, where row i of
- * `partial` begins at partial + i * stride. The y-th row of blocks takes out[y] and partial + y * C.
- * Limit: memory, 4 bytes for each partial sum; they were just written, so mostly the second-level
- * cache. */
+ * `partial` begins at partial + i * stride. The y-th row of blocks takes out[y] and partial + y *
+ * C. Limit: memory, 4 bytes for each partial sum; they were just written, so mostly the second-
+ * level cache. */
 struct column_sums {
     float *out[2];
     int accumulate;

@@ -39,8 +39,8 @@ struct op_cost cost_take_rows(int to, double elements, double rows);
 struct op_cost cost_summarise_norms(double rows);
 struct op_cost cost_select_rows(double rows);
 struct op_cost cost_adamw(int element, double elements);
-/* from: bytes of an element that is read;  fresh: of the elements, those whose windows begin and are
- * not read */
+/* from: bytes of an element that is read;  fresh: of the elements, those whose windows begin and
+ * are not read */
 struct op_cost cost_accumulate_rows(int from, double elements, double fresh);
 /* exchange: bytes of an element on the link */
 struct op_cost cost_send_rows(int from, int exchange, double elements);

@@ -1,8 +1,8 @@
 /* The parameter table: every parameter's Hugging Face name, shape and offset.
  *
  * All parameters of a model lie in one array. Gradients lie in another, of the same layout, unless
- * layers take turns in slots. A matrix is stored input-major, W[in][out]: a row is an input channel,
- * one contiguous run of memory. */
+ * layers take turns in slots. A matrix is stored input-major, W[in][out]: a row is an input
+ * channel, one contiguous run of memory. */
 #ifndef ZF_MODEL_DEVICE_PARAMS_H
 #define ZF_MODEL_DEVICE_PARAMS_H
 

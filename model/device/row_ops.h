@@ -44,8 +44,8 @@ struct norm_summary {
                                that are not resident */
 };
 
-/* Takes the gradient's rows out of its array, for every matrix of the batch: to `deferred`, as dtype
- * (F32 or BF16), those of channels that are deferred or leaving, to `waiting` the others. And
+/* Takes the gradient's rows out of its array, for every matrix of the batch: to `deferred`, as
+ * dtype (F32 or BF16), those of channels that are deferred or leaving, to `waiting` the others. And
  * norms[i] = sum of squares of row i, in an order that the row's length alone decides. */
 typedef void op_take_rows(struct stream *s, const struct matrix_batch *batch, enum dtype dtype);
 /* out: device memory. sums: (n) squared norms of all channels;  place: (n) enum channel_place,
@@ -72,8 +72,8 @@ typedef void op_adamw_rows(struct stream *s, const struct matrix_batch *batch,
 typedef void op_accumulate_rows(struct stream *s, const struct matrix_batch *batch,
                                 enum dtype dtype, const struct channel_set *set, uint64_t fresh,
                                 const float *scale);
-/* For each row of the set: exchange = window / divisor as `dtype` (F32 or BF16); or where the source
- * is the gradient, staged = deferred, both of that dtype. */
+/* For each row of the set: exchange = window / divisor as `dtype` (F32 or BF16); or where the
+ * source is the gradient, staged = deferred, both of that dtype. */
 typedef void op_send_rows(struct stream *s, const struct matrix_batch *batch,
                           enum row_source source, enum dtype dtype, const struct channel_set *set,
                           float divisor);

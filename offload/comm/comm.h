@@ -57,8 +57,8 @@ void comm_attach(struct comm *c, struct device *device);
 const char *comm_device_transport(const struct comm *c);
 
 void comm_device_all_reduce(struct comm *c, struct stream *s, float *data, size_t n); /* in place */
-/* Asks for a sum of n floats of all ranks, in place on rank `root`; elsewhere nobody knows what they
- * are afterwards. They stay untouched until comm_device_finish. */
+/* Asks for a sum of n floats of all ranks, in place on rank `root`; elsewhere nobody knows what
+ * they are afterwards. They stay untouched until comm_device_finish. */
 void comm_device_reduce(struct comm *c, struct stream *s, float *data, size_t n, int root);
 /* What has been asked for begins at the latest now, together. */
 void comm_device_reduce_begin(struct comm *c);

@@ -78,9 +78,9 @@ struct step_report {
 struct engine;
 
 /* params: (n_elements) of the device's dtype, initialised; grads: (n_gradients) fp32; laid out by
- * `table`, whose layers may share slots for gradients; all are borrowed. comm is attached to the device. Every rank's parameters are the
- * same. On a device that computes in bf16, config->bf16 holds. Fails where apply_lag is more than
- * update_interval. */
+ * `table`, whose layers may share slots for gradients; all are borrowed. comm is attached to the
+ * device. Every rank's parameters are the same. On a device that computes in bf16, config->bf16
+ * holds. Fails where apply_lag is more than update_interval. */
 struct engine *engine_create(const struct engine_config *config, struct device *device,
                              struct comm *comm, const struct param_table *table, void *params,
                              float *grads, struct zf_error *err);
@@ -119,8 +119,8 @@ void engine_finish(struct engine *e);
 bool engine_save(struct engine *e, const char *directory, struct zf_error *err);
 bool engine_load(struct engine *e, const char *directory, struct zf_error *err);
 
-/* Adds the device memory that an engine will hold on one rank, by use; gradients are those that wait
- * for the clipping factor. dtype: the device's */
+/* Adds the device memory that an engine will hold on one rank, by use; gradients are those that
+ * wait for the clipping factor. dtype: the device's */
 void engine_measure(const struct engine_config *config, const struct param_table *table,
                     enum dtype dtype, int rank, int ranks, struct memory_use *use);
 
