@@ -63,7 +63,7 @@ struct matrix {
     float *grad;          /* (n_owned, cols) their averaged gradient, device */
     float *window;        /* (n_owned, cols) open windows, in device or host memory; NULL if none */
     void *staged; /* (n_owned, cols) this step's deferred gradient, where the host accumulates */
-    struct host_adam_matrix host; /* (n_owned, cols) host state;  */
+    struct host_adam_matrix host; /* (n_owned, cols) host state */
     struct slots slots;
     int *slot_of; /* (n_owned) slot of an important channel, else -1 */
     int deferred[ENGINE_MAX_INTERVAL], leaving[ENGINE_MAX_INTERVAL]; /* owned channels by group */
@@ -180,7 +180,7 @@ struct host {
     struct worker_pool *workers;    /* NULL where nothing is ever deferred */
     struct host_adam_chunk *chunks; /* of all jobs */
     int n_chunks;
-    float *state;   /* master, m, v, and windows where they are on the host */
+    char *state;    /* m, v, windows where they are on the host, parameters, remainders */
     void *exchange; /* gradients down, parameters up; then staged gradients */
     size_t state_bytes, exchange_bytes;
     uint32_t *updates;     /* (channels owned) AdamW updates that each has had */
@@ -237,7 +237,7 @@ static inline bool is_measuring(const struct engine *e)
     return !e->arena.device;
 }
 
-/* Elements of the exchange buffer: bf16 or fp32. */
+/* Elements of the exchange buffer and of the host's parameters: bf16 or fp32. */
 static inline enum dtype exchange_dtype(const struct engine *e)
 {
     return e->config.bf16 ? DTYPE_BF16 : DTYPE_F32;
@@ -323,9 +323,9 @@ void state_to_device(struct engine *e, struct matrix *m, const int *rows, int n,
 void state_to_host(struct engine *e, struct matrix *m, const int *rows, int n,
                    struct step_report *report);
 void state_land(struct engine *e);
-/* dst[rows[i]] = src[rows[i]], rows of m->cols floats, to device memory from the host's. */
-void state_upload_rows(struct engine *e, const struct matrix *m, float *dst, const float *src,
-                       const int *rows, int n);
+/* dst[rows[i]] = row rows[i] of the windows in host memory. dst: (n_owned, cols) device */
+void state_upload_windows(struct engine *e, const struct matrix *m, float *dst, const int *rows,
+                          int n);
 /* With offload_important: brings the state of n channels of a matrix to the device for their
  * updates, or takes it back. */
 void state_visit(struct engine *e, struct matrix *m, const struct channel_update *updates, int n,

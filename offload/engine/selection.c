@@ -233,7 +233,7 @@ static void let_enter(struct engine *e, const struct group *g, int *rows,
         /* This step's gradient has been sent already: its place takes the windows. */
         size_t bytes = sizeof(float) * (size_t)n * (size_t)m->cols;
         trace_begin(e->config.trace, TRACE_STATE, "windows, to the device");
-        state_upload_rows(e, m, m->grad, m->window, rows, n);
+        state_upload_windows(e, m, m->grad, rows, n);
         trace_end(e->config.trace, TRACE_STATE, bytes);
         report->bytes_up += bytes;
     }
