@@ -11,6 +11,9 @@
 
 /* Elements of a chunk: of 28 bytes, about a core's L2. */
 #define CHUNK_ELEMENTS ((size_t)64 << 10)
+/* Elements of a run that are updated, and then committed, at a time: what a commit reads and writes
+ * is still in L1. A multiple of ADAM_VECTOR. */
+#define PIECE_ELEMENTS ((size_t)1024)
 
 bool host_adam_path_runs(enum host_adam_path path)
 {
@@ -100,25 +103,39 @@ static char *element(const struct host_adam_matrix *matrix, void *array, size_t 
     return (char *)array + at * dtype_size(matrix->dtype);
 }
 
-static void update_piece(adam_kernel *kernel, const struct host_adam_matrix *matrix, size_t first,
-                         size_t n, const struct adam_constants *constants)
+static void update_elements(adam_kernel *kernel, const struct host_adam_matrix *matrix,
+                            size_t first, size_t n, const struct adam_constants *constants)
 {
     int16_t *remainders = matrix->remainders ? matrix->remainders + first : NULL;
     kernel(element(matrix, matrix->parameters, first), remainders, matrix->m + first,
            matrix->v + first, element(matrix, matrix->exchange, first), n, constants);
 }
 
-static void update_elements(enum host_adam_path path, const struct host_adam_matrix *matrix,
-                            size_t first, size_t n, const struct adam_constants *constants)
+static void commit_elements(const struct host_adam_matrix *matrix, size_t first, size_t n)
+{
+    memcpy(element(matrix, matrix->parameters, first), element(matrix, matrix->exchange, first),
+           n * dtype_size(matrix->dtype));
+}
+
+/* An update and, or not, its commit, piece by piece; what is left of a vector at the end is the
+ * portable kernel's. */
+static void update_run(enum host_adam_path path, const struct host_adam_matrix *matrix,
+                       size_t first, size_t n, const struct adam_constants *constants, bool commit)
 {
     const size_t whole = n / ADAM_VECTOR * ADAM_VECTOR;
-    update_piece(kernel_of(path, matrix->dtype), matrix, first, whole, constants);
-    update_piece(kernel_of(HOST_ADAM_PORTABLE, matrix->dtype), matrix, first + whole, n - whole,
-                 constants);
+    for (size_t at = 0, size; at < n; at += size) {
+        const bool vectors = at < whole;
+        const size_t left = (vectors ? whole : n) - at;
+        size = left < PIECE_ELEMENTS ? left : PIECE_ELEMENTS;
+        update_elements(kernel_of(vectors ? path : HOST_ADAM_PORTABLE, matrix->dtype), matrix,
+                        first + at, size, constants);
+        if (commit)
+            commit_elements(matrix, first + at, size);
+    }
 }
 
 void host_adam_update(enum host_adam_path path, const struct host_adam_matrix *matrix, size_t row0,
-                      size_t row1, const struct adamw *rule, float gradient_scale)
+                      size_t row1, const struct adamw *rule, float gradient_scale, bool commit)
 {
     assert(matrix->dtype == (matrix->remainders ? DTYPE_BF16 : DTYPE_F32));
     assert(row1 <= matrix->rows && host_adam_path_runs(path));
@@ -134,7 +151,8 @@ void host_adam_update(enum host_adam_path path, const struct host_adam_matrix *m
             constants = adam_constants_of(rule, gradient_scale, update);
         }
         size_t end = run_end(matrix, row, row1);
-        update_elements(path, matrix, row * matrix->cols, (end - row) * matrix->cols, &constants);
+        update_run(path, matrix, row * matrix->cols, (end - row) * matrix->cols, &constants,
+                   commit);
         for (; row < end; row++)
             matrix->updates[row] = update;
     }
@@ -154,11 +172,8 @@ static size_t next_deferred(const struct host_adam_matrix *matrix, size_t row, s
 void host_adam_commit(const struct host_adam_matrix *matrix, size_t row0, size_t row1)
 {
     for (size_t end, row = next_deferred(matrix, row0, row1, &end); row < row1;
-         row = next_deferred(matrix, end, row1, &end)) {
-        const size_t first = row * matrix->cols;
-        memcpy(element(matrix, matrix->parameters, first), element(matrix, matrix->exchange, first),
-               (end - row) * matrix->cols * dtype_size(matrix->dtype));
-    }
+         row = next_deferred(matrix, end, row1, &end))
+        commit_elements(matrix, row * matrix->cols, (end - row) * matrix->cols);
 }
 
 ZF_SIMD
@@ -260,9 +275,8 @@ void host_adam_run(void *argument, int chunk)
     for (int row, end = t->first; (row = next_run(job, t, end, &end)) < t->last;) {
         if (matrix->window)
             host_adam_put(matrix, (size_t)row, (size_t)end, matrix->window, job->window_steps);
-        host_adam_update(job->path, matrix, (size_t)row, (size_t)end, &rule, 1);
-        if (!job->commits_later)
-            host_adam_commit(matrix, (size_t)row, (size_t)end);
+        host_adam_update(job->path, matrix, (size_t)row, (size_t)end, &rule, 1,
+                         !job->commits_later);
     }
 }
 

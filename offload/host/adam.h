@@ -58,11 +58,11 @@ void host_adam_write_masters(const struct host_adam_matrix *matrix, size_t first
                              const float *masters);
 
 /* One AdamW update (formula: model/device/row_ops.h) of the deferred ones of rows [row0, row1),
- * and one more in their counts. The rule's own corrections are not used. What it writes but the
- * parameters, which host_adam_commit puts there: no other use of the rows' masters comes between.
- * A NaN stays one. */
+ * and one more in their counts. The rule's own corrections are not used. With `commit` it commits
+ * as it goes; else host_adam_commit is to come before any other use of the rows' masters. A NaN
+ * stays one. */
 void host_adam_update(enum host_adam_path path, const struct host_adam_matrix *matrix, size_t row0,
-                      size_t row1, const struct adamw *rule, float gradient_scale);
+                      size_t row1, const struct adamw *rule, float gradient_scale, bool commit);
 /* parameters = exchange for the deferred ones of rows [row0, row1). */
 void host_adam_commit(const struct host_adam_matrix *matrix, size_t row0, size_t row1);
 

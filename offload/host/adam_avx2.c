@@ -11,6 +11,13 @@ AVX2 static inline void prefetch(const void *ahead)
     _mm_prefetch((const char *)ahead, _MM_HINT_T0);
 }
 
+/* What lies ahead of sixteen elements of m and v. */
+AVX2 static inline void prefetch_moments(const float *m, const float *v)
+{
+    prefetch(m + ADAM_AHEAD);
+    prefetch(v + ADAM_AHEAD);
+}
+
 /* Eight new masters. */
 AVX2 static inline __m256 adam_eight(__m256 p, float *m, float *v, __m256 x,
                                      const struct adam_constants *c)
@@ -71,28 +78,34 @@ AVX2 static inline void store_masters(uint16_t *parameters, int16_t *remainders,
     store_halves(remainders, lower);
 }
 
+AVX2 static inline void update_sixteen(const uint16_t *old, int16_t *remainders, float *m, float *v,
+                                       uint16_t *exchange, const struct adam_constants *c)
+{
+    const __m256i zero = _mm256_setzero_si256();
+    __m256i lower = load_halves(remainders), x = load_halves(exchange);
+    __m256i upper = _mm256_add_epi16(load_halves(old), borrow(lower));
+    __m256 p0 = _mm256_castsi256_ps(_mm256_unpacklo_epi16(lower, upper));
+    __m256 p1 = _mm256_castsi256_ps(_mm256_unpackhi_epi16(lower, upper));
+    __m256 x0 = _mm256_castsi256_ps(_mm256_unpacklo_epi16(zero, x));
+    __m256 x1 = _mm256_castsi256_ps(_mm256_unpackhi_epi16(zero, x));
+    prefetch_moments(m, v);
+    p0 = adam_eight(p0, m, v, x0, c);
+    p1 = adam_eight(p1, m + 8, v + 8, x1, c);
+    store_masters(exchange, remainders, p0, p1);
+}
+
 AVX2 void adam_avx2_bf16(const void *parameters, int16_t *remainders, float *m, float *v,
                          void *exchange, size_t n, const struct adam_constants *c)
 {
     const struct adam_constants constants = *c;
-    const __m256i zero = _mm256_setzero_si256();
     const uint16_t *old = parameters;
     uint16_t *bf16 = exchange;
-    for (size_t i = 0; i < n; i += 16) {
-        prefetch(old + i + ADAM_AHEAD);
-        prefetch(remainders + i + ADAM_AHEAD);
-        prefetch(m + i + ADAM_AHEAD);
-        prefetch(v + i + ADAM_AHEAD);
-        prefetch(bf16 + i + ADAM_AHEAD);
-        __m256i lower = load_halves(remainders + i), x = load_halves(bf16 + i);
-        __m256i upper = _mm256_add_epi16(load_halves(old + i), borrow(lower));
-        __m256 p0 = _mm256_castsi256_ps(_mm256_unpacklo_epi16(lower, upper));
-        __m256 p1 = _mm256_castsi256_ps(_mm256_unpackhi_epi16(lower, upper));
-        __m256 x0 = _mm256_castsi256_ps(_mm256_unpacklo_epi16(zero, x));
-        __m256 x1 = _mm256_castsi256_ps(_mm256_unpackhi_epi16(zero, x));
-        p0 = adam_eight(p0, m + i, v + i, x0, &constants);
-        p1 = adam_eight(p1, m + i + 8, v + i + 8, x1, &constants);
-        store_masters(bf16 + i, remainders + i, p0, p1);
+    for (size_t line = 0; line < n; line += 32) {
+        prefetch(old + line + ADAM_AHEAD);
+        prefetch(remainders + line + ADAM_AHEAD);
+        prefetch(bf16 + line + ADAM_AHEAD);
+        for (size_t i = line; i < line + 32; i += 16)
+            update_sixteen(old + i, remainders + i, m + i, v + i, bf16 + i, &constants);
     }
 }
 
@@ -103,13 +116,14 @@ AVX2 void adam_avx2_f32(const void *parameters, int16_t *remainders, float *m, f
     const struct adam_constants constants = *c;
     const float *old = parameters;
     float *f32 = exchange;
-    for (size_t i = 0; i < n; i += 8) {
-        prefetch(old + i + ADAM_AHEAD);
-        prefetch(m + i + ADAM_AHEAD);
-        prefetch(v + i + ADAM_AHEAD);
-        prefetch(f32 + i + ADAM_AHEAD);
-        __m256 p = _mm256_loadu_ps(old + i), x = _mm256_loadu_ps(f32 + i);
-        _mm256_storeu_ps(f32 + i, adam_eight(p, m + i, v + i, x, &constants));
+    for (size_t line = 0; line < n; line += 16) {
+        prefetch(old + line + ADAM_AHEAD);
+        prefetch(f32 + line + ADAM_AHEAD);
+        prefetch_moments(m + line, v + line);
+        for (size_t i = line; i < line + 16; i += 8) {
+            __m256 p = _mm256_loadu_ps(old + i), x = _mm256_loadu_ps(f32 + i);
+            _mm256_storeu_ps(f32 + i, adam_eight(p, m + i, v + i, x, &constants));
+        }
     }
 }
 #endif

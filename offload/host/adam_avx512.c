@@ -68,15 +68,17 @@ AVX512 void adam_avx512_bf16(const void *parameters, int16_t *remainders, float 
     const struct adam_constants constants = *c;
     const uint16_t *old = parameters;
     uint16_t *bf16 = exchange;
-    for (size_t i = 0; i < n; i += 16) {
-        prefetch(old + i + ADAM_AHEAD);
-        prefetch(remainders + i + ADAM_AHEAD);
-        prefetch(bf16 + i + ADAM_AHEAD);
-        __m512 p = load_masters(old + i, remainders + i);
-        __m512 x = _mm512_castsi512_ps(load_upper(bf16 + i));
-        p = adam_sixteen(p, m + i, v + i, x, &constants);
-        store_parameters(bf16 + i, p);
-        store_remainders(remainders + i, p);
+    for (size_t line = 0; line < n; line += 32) {
+        prefetch(old + line + ADAM_AHEAD);
+        prefetch(remainders + line + ADAM_AHEAD);
+        prefetch(bf16 + line + ADAM_AHEAD);
+        for (size_t i = line; i < line + 32; i += 16) {
+            __m512 p = load_masters(old + i, remainders + i);
+            __m512 x = _mm512_castsi512_ps(load_upper(bf16 + i));
+            p = adam_sixteen(p, m + i, v + i, x, &constants);
+            store_parameters(bf16 + i, p);
+            store_remainders(remainders + i, p);
+        }
     }
 }
 

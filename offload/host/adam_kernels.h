@@ -27,7 +27,7 @@ struct adam_constants {
 typedef void adam_kernel(const void *parameters, int16_t *remainders, float *m, float *v,
                          void *exchange, size_t n, const struct adam_constants *c);
 
-#define ADAM_VECTOR 16
+#define ADAM_VECTOR 32 /* of bf16, a cache line */
 /* How many elements ahead of its use a cache line is asked for. */
 #define ADAM_AHEAD 512
 

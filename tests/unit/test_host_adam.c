@@ -69,8 +69,7 @@ static float *masters_of(const struct host_adam_matrix *a)
 static void update(enum host_adam_path path, const struct host_adam_matrix *a, size_t row0,
                    size_t row1, const struct adamw *rule, float gradient_scale)
 {
-    host_adam_update(path, a, row0, row1, rule, gradient_scale);
-    host_adam_commit(a, row0, row1);
+    host_adam_update(path, a, row0, row1, rule, gradient_scale, true);
 }
 
 static void matrix_free(struct host_adam_matrix *a)
