@@ -38,7 +38,7 @@ struct options {
 static const struct bench_option option_table[] = {
 #define FIELD(field) offsetof(struct options, field)
     {"--parameters", BENCH_REAL, FIELD(parameters), 1, 1e15,
-     "how many to update at a time; 16 bytes of memory each (100000000)"},
+     "how many to update at a time; 20 bytes of memory each (100000000)"},
     {"--width", BENCH_WHOLE, FIELD(width), 1, 1 << 24,
      "only a matrix of so many columns (96, 128, 256, 768, 1024, 3072, 4096, 8192)"},
     {"--interval", BENCH_WHOLE, FIELD(interval), 1, ENGINE_MAX_INTERVAL,
@@ -74,7 +74,10 @@ struct line {
 struct bench {
     const struct options *options;
     struct worker_pool *pool;
-    struct host_adam_matrix matrix;
+    struct host_adam_matrix matrix; /* as bf16 or fp32: see set_dtype */
+    float *masters;                 /* its parameters, in fp32 */
+    uint16_t *halves;               /* and in bf16, with remainders */
+    int16_t *remainders;
     struct host_adam_chunk *tasks;
     int n_tasks;
 };
@@ -133,7 +136,7 @@ static void triad_plain_task(void *tasks, int i)
     const struct host_adam_chunk *t = (const struct host_adam_chunk *)tasks + i;
     const struct host_adam_matrix *x = t->matrix;
     size_t at = first_element(t);
-    triad_plain(x->master + at, x->m + at, x->v + at, n_elements(t));
+    triad_plain((float *)x->parameters + at, x->m + at, x->v + at, n_elements(t));
 }
 
 static void triad_stream_task(void *tasks, int i)
@@ -141,7 +144,7 @@ static void triad_stream_task(void *tasks, int i)
     const struct host_adam_chunk *t = (const struct host_adam_chunk *)tasks + i;
     const struct host_adam_matrix *x = t->matrix;
     size_t at = first_element(t);
-    triad_stream(x->master + at, x->m + at, x->v + at, n_elements(t));
+    triad_stream((float *)x->parameters + at, x->m + at, x->v + at, n_elements(t));
 }
 
 /* The state, before anything is measured: the workers that use the memory touch it first. */
@@ -150,7 +153,8 @@ static void fill_state(void *tasks, int i)
     const struct host_adam_chunk *t = (const struct host_adam_chunk *)tasks + i;
     const struct host_adam_matrix *x = t->matrix;
     for (size_t at = first_element(t), end = at + n_elements(t); at < end; at++) {
-        x->master[at] = 1e-2f * (float)(at % 1999);
+        const float master = 1e-2f * (float)(at % 1999);
+        host_adam_write_masters(x, at, 1, &master);
         x->m[at] = 1e-3f * (float)(at % 997);
         x->v[at] = 1e-4f * (float)(at % 991 + 1);
     }
@@ -164,7 +168,7 @@ static void fill_gradient(void *tasks, int i)
     const struct host_adam_matrix *x = t->matrix;
     for (size_t at = first_element(t), end = at + n_elements(t); at < end; at++) {
         const float gradient = 1e-2f * (float)(at % 13 + 1);
-        if (x->exchange_dtype == DTYPE_BF16)
+        if (x->dtype == DTYPE_BF16)
             ((uint16_t *)x->exchange)[at] = bf16_from_f32(gradient);
         else
             ((float *)x->exchange)[at] = gradient;
@@ -190,11 +194,20 @@ static void run_groups(const struct bench *b, enum host_adam_path path)
         run_tasks(b, host_adam_run, &job);
 }
 
+/* The matrix as an engine has it whose parameters are of this dtype. */
+static void set_dtype(struct bench *b, enum dtype dtype)
+{
+    const bool bf16 = dtype == DTYPE_BF16;
+    b->matrix.dtype = dtype;
+    b->matrix.parameters = bf16 ? (void *)b->halves : b->masters;
+    b->matrix.remainders = bf16 ? b->remainders : NULL;
+}
+
 /* Seconds of one round. */
 static double run_measure(struct bench *b, enum measure measure, enum host_adam_path path)
 {
     const bool adam = measure == ADAM_BF16 || measure == ADAM_F32;
-    b->matrix.exchange_dtype = measure == ADAM_BF16 ? DTYPE_BF16 : DTYPE_F32;
+    set_dtype(b, measure == ADAM_BF16 ? DTYPE_BF16 : DTYPE_F32);
     if (adam)
         run_tasks(b, fill_gradient, b->tasks);
     const double begin = clock_seconds();
@@ -266,7 +279,10 @@ static void set_width(struct bench *b, int width)
     x->updates = zf_calloc(x->rows, sizeof *x->updates);
     b->tasks = zf_malloc(sizeof *b->tasks * (size_t)host_adam_cut(x, NULL));
     b->n_tasks = host_adam_cut(x, b->tasks);
-    run_tasks(b, fill_state, b->tasks);
+    for (int bf16 = 0; bf16 < 2; bf16++) {
+        set_dtype(b, bf16 ? DTYPE_BF16 : DTYPE_F32);
+        run_tasks(b, fill_state, b->tasks);
+    }
 }
 
 static void measure_threads(struct bench *b, int threads, json_t *lines)
@@ -297,13 +313,17 @@ static bool measure_in_new_memory(const struct options *o, int threads, json_t *
         size_t all = rows_of(o, width) * (size_t)width * sizeof(float);
         bytes = all > bytes ? all : bytes;
     }
-    bool ok = (x->master = host_memory_allocate(bytes, err)) &&
+    bool ok = (b.masters = host_memory_allocate(bytes, err)) &&
+              (b.halves = host_memory_allocate(bytes / 2, err)) &&
+              (b.remainders = host_memory_allocate(bytes / 2, err)) &&
               (x->m = host_memory_allocate(bytes, err)) &&
               (x->v = host_memory_allocate(bytes, err)) &&
               (x->exchange = host_memory_allocate(bytes, err));
     if (ok)
         measure_threads(&b, threads, lines);
-    host_memory_free(x->master, bytes);
+    host_memory_free(b.masters, bytes);
+    host_memory_free(b.halves, bytes / 2);
+    host_memory_free(b.remainders, bytes / 2);
     host_memory_free(x->m, bytes);
     host_memory_free(x->v, bytes);
     host_memory_free(x->exchange, bytes);

@@ -358,7 +358,7 @@ static bool measure_workers(const struct measuring *m, struct zf_error *err)
     struct host_adam_matrix matrix = {
         .rows = ADAM_ROWS,
         .cols = ADAM_WIDTH,
-        .exchange_dtype = DTYPE_F32,
+        .dtype = DTYPE_F32,
         .part = {.rows = ADAM_ROWS, .cols = ADAM_WIDTH},
     };
     struct host_adam_matrix *x = &matrix;
@@ -371,7 +371,7 @@ static bool measure_workers(const struct measuring *m, struct zf_error *err)
         .path = host_adam_best_path(),
     };
     x->updates = zf_calloc(ADAM_ROWS, sizeof *x->updates);
-    bool ok = (x->master = host_memory_allocate(bytes, err)) &&
+    bool ok = (x->parameters = host_memory_allocate(bytes, err)) &&
               (x->m = host_memory_allocate(bytes, err)) &&
               (x->v = host_memory_allocate(bytes, err)) &&
               (x->exchange = host_memory_allocate(bytes, err));
@@ -383,7 +383,7 @@ static bool measure_workers(const struct measuring *m, struct zf_error *err)
             mine > 1 ? adam_rate(m, &job, n_tasks, mine) : m->machine->core_rate;
         m->machine->host_rate = fmax(m->machine->host_rate, m->machine->core_rate);
     }
-    host_memory_free(x->master, bytes);
+    host_memory_free(x->parameters, bytes);
     host_memory_free(x->m, bytes);
     host_memory_free(x->v, bytes);
     host_memory_free(x->exchange, bytes);

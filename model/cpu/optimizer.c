@@ -28,10 +28,10 @@ static void adamw_range(float *restrict master, float *restrict m, float *restri
 }
 
 ZF_SIMD
-static void round_to_bf16(float *restrict dst, const float *restrict src, int n)
+static void round_parameters(float *restrict dst, const float *restrict src, int n)
 {
     for (int i = 0; i < n; i++)
-        dst[i] = bf16_to_f32(bf16_from_f32(src[i]));
+        dst[i] = bf16_to_f32(bf16_parameter(src[i]));
 }
 
 /* The rule as it is for an update number, from 1, of a matrix that decays or not. */
@@ -52,7 +52,7 @@ static void update_channel(const struct matrix_rows *m, const struct channel_upd
     float *value = (float *)m->values + at, *own = m->master ? m->master + state : value;
     adamw_range(own, m->m + state, m->v + state, gradient, cols, rule, scale);
     if (m->master && bf16)
-        round_to_bf16(value, own, m->cols);
+        round_parameters(value, own, m->cols);
     else if (m->master)
         memcpy(value, own, sizeof(float) * cols);
 }

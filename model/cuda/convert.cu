@@ -1,4 +1,4 @@
-/* fp32 to bf16 and back. Limit: memory, 6 bytes an element. */
+/* Parameters from fp32 to bf16 and back. Limit: memory, 6 bytes an element. */
 #include "model/cuda/pack.cuh"
 
 extern "C" {
@@ -7,18 +7,30 @@ extern "C" {
 
 #define THREADS 256
 
+__device__ static inline void convert_parameter(bf16 &to, float x)
+{
+    to = to_bf16_parameter(x);
+}
+
+__device__ static inline void convert_parameter(float &to, bf16 x)
+{
+    to = to_float(x);
+}
+
 template <typename To, typename From>
 __global__ static void convert_kernel(To *dst, const From *src, size_t n, bool vectors)
 {
     const size_t first = ((size_t)blockIdx.x * blockDim.x + threadIdx.x) * VECTOR;
     if (vectors && first + VECTOR <= n) {
-        float x[VECTOR];
-        load<VECTOR>(x, src + first);
-        store<VECTOR>(dst + first, x);
+        const pack<From, VECTOR> x = load_pack<VECTOR>(src + first);
+        pack<To, VECTOR> y;
+        for (int i = 0; i < VECTOR; i++)
+            convert_parameter(y.v[i], x.v[i]);
+        store_pack(dst + first, y);
         return;
     }
     for (size_t i = first; i < n && i < first + VECTOR; i++)
-        convert(dst[i], to_float(src[i]));
+        convert_parameter(dst[i], src[i]);
 }
 
 template <typename To, typename From>

@@ -37,13 +37,24 @@ __device__ static inline float to_float(bf16 x)
 #endif
 }
 
-/* Rounded to nearest, ties to even. */
+/* Activations and gradients, rounded to nearest, ties to even. */
 __device__ static inline bf16 to_bf16(float x)
 {
 #ifdef __CUDACC__
     return __bfloat16_as_ushort(__float2bfloat16_rn(x));
 #else
     return bf16_from_f32(x);
+#endif
+}
+
+/* A master's parameter, rounded as data/bf16.h rounds parameters: ties away from zero. */
+__device__ static inline bf16 to_bf16_parameter(float master)
+{
+#ifdef __CUDACC__
+    const unsigned bits = __float_as_uint(master);
+    return (bf16)((bits & 0x7fffffffu) > 0x7f800000u ? 0x7fc0u : (bits + 0x8000u) >> 16);
+#else
+    return bf16_parameter(master);
 #endif
 }
 

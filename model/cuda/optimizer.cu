@@ -53,7 +53,7 @@ adamw_row(bf16 *__restrict__ param, float *__restrict__ master, float *__restric
         store_pack(v + j, v_pack);
         pack<bf16, W> rounded;
         for (int e = 0; e < W; e++)
-            rounded.v[e] = to_bf16(p.v[e]);
+            rounded.v[e] = to_bf16_parameter(p.v[e]);
         store_pack(param + j, rounded);
     }
 }

@@ -119,7 +119,8 @@ typedef void op_squared_error(struct stream *s, float *losses, void *dlogits, fl
 /* *sum += x[0] + ... + x[n - 1], in double, in an order that n alone decides. sum: device
  * memory */
 typedef void op_add_sum(struct stream *s, double *sum, const float *x, int n);
-/* Converts fp32 to the device's dtype; a copy on the CPU device. n elements. */
+/* Converts parameters from fp32 to the device's dtype, bf16 as data/bf16.h rounds parameters; a
+ * copy on the CPU device. n elements. */
 typedef void op_from_f32(struct stream *s, void *dst, const float *src, size_t n);
 /* And back. */
 typedef void op_to_f32(struct stream *s, float *dst, const void *src, size_t n);

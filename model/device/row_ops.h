@@ -63,7 +63,7 @@ typedef void op_select_rows(struct stream *s, unsigned char *chosen, const float
 /* One AdamW update of n channels, no two the same. updates: (n) device memory; the counts in it
  * go up by one, and bias corrections are 1 - beta^updates, taken in double (the rule's own are
  * not used). The gradient is a row of `waiting` (by the slot) or `window`, times a factor,
- * gradient_scale. Values get the master, rounded to bf16 if `bf16`. */
+ * gradient_scale. Values get the master, rounded as parameters are (data/bf16.h) if `bf16`. */
 typedef void op_adamw_rows(struct stream *s, const struct matrix_batch *batch,
                            struct channel_update *updates, int n, enum row_source source,
                            const struct adamw *rule, const float *gradient_scale, bool bf16);

@@ -53,7 +53,7 @@ static void round_parameters(struct engine *e)
         return;
     assert(e->device->unified);
     for (size_t i = 0; i < e->table->n_elements; i++)
-        values[i] = bf16_to_f32(bf16_from_f32(values[i]));
+        values[i] = bf16_to_f32(bf16_parameter(values[i]));
 }
 
 void engine_forget(struct engine *e)

@@ -2,7 +2,6 @@
 #include "offload/engine/internal.h"
 
 #include "data/alloc.h"
-#include "data/bf16.h"
 #include "data/clock.h"
 #include "offload/host/memory.h"
 
@@ -11,19 +10,56 @@
 
 /* ---- memory ---- */
 
+/* Of an element: the master, be it an fp32 parameter or a bf16 one and a remainder; m and v. */
+#define HOST_STATE_BYTES (3 * sizeof(float))
+
+/* Where the arrays of all matrices begin, in the order of the table. */
+struct host_arrays {
+    float *m, *v, *windows;
+    char *parameters;    /* of exchange_dtype */
+    int16_t *remainders; /* NULL where parameters are fp32 */
+    char *exchange, *staged;
+};
+
+static struct host_arrays arrays_of(const struct engine *e)
+{
+    const size_t n = e->host.elements, bytes = n * dtype_size(exchange_dtype(e));
+    const bool on_host = e->config.accumulate == ENGINE_ACCUMULATE_HOST;
+    float *floats = (float *)e->host.state;
+    struct host_arrays a = {.m = floats, .v = floats + n, .exchange = e->host.exchange};
+    a.windows = on_host ? floats + 2 * n : e->windows.memory;
+    a.parameters = (char *)(floats + (on_host ? 3 : 2) * n);
+    a.remainders = e->config.bf16 ? (int16_t *)(a.parameters + bytes) : NULL;
+    a.staged = on_host ? a.exchange + bytes : NULL;
+    return a;
+}
+
+/* A matrix's part of them, from an element on. */
+static void place_matrix(struct engine *e, struct matrix *m, const struct host_arrays *a, size_t at)
+{
+    const size_t bytes = at * dtype_size(exchange_dtype(e));
+    m->host.parameters = a->parameters + bytes;
+    m->host.remainders = a->remainders ? a->remainders + at : NULL;
+    m->host.m = a->m + at;
+    m->host.v = a->v + at;
+    m->host.exchange = a->exchange + bytes;
+    m->staged = a->staged ? a->staged + bytes : NULL;
+    m->window = a->windows + at;
+    m->host.window = a->staged ? m->window : NULL;
+}
+
 /* Each channel of each matrix has a count of updates; the host's state and exchange buffer exist
  * where channels may be deferred. */
 static void place_host_state(struct engine *e)
 {
-    bool on_host = e->config.accumulate == ENGINE_ACCUMULATE_HOST;
-    size_t n = e->host.elements, exchange = dtype_size(exchange_dtype(e)), at = 0, row = 0;
-    float *state = e->host.state, *windows = on_host ? state + 3 * n : e->windows.memory;
+    const struct host_arrays arrays = arrays_of(e);
+    size_t at = 0, row = 0;
     e->host.updates = zf_calloc(e->n_channels, sizeof *e->host.updates);
     for (int i = 0; i < e->n_matrices; i++) {
         struct matrix *m = &e->matrices[i];
         m->host = (struct host_adam_matrix){.rows = (size_t)m->n_owned,
                                             .cols = (size_t)m->cols,
-                                            .exchange_dtype = exchange_dtype(e),
+                                            .dtype = exchange_dtype(e),
                                             .updates = e->host.updates + row,
                                             .place = e->selection.place + m->first_channel +
                                                      m->owned.first,
@@ -32,13 +68,7 @@ static void place_host_state(struct engine *e)
         row += (size_t)m->n_owned;
         if (!m->selectable)
             continue;
-        m->host.master = state + at;
-        m->host.m = state + n + at;
-        m->host.v = state + 2 * n + at;
-        m->host.exchange = (char *)e->host.exchange + at * exchange;
-        m->staged = on_host ? (char *)e->host.exchange + (n + at) * exchange : NULL;
-        m->window = windows + at;
-        m->host.window = on_host ? m->window : NULL;
+        place_matrix(e, m, &arrays, at);
         at += owned_elements(m);
     }
 }
@@ -61,7 +91,7 @@ bool host_create(struct engine *e, struct zf_error *err)
     size_t n = e->host.elements;
     bool on_host = e->config.accumulate == ENGINE_ACCUMULATE_HOST;
     if (n > 0) {
-        e->host.state_bytes = sizeof(float) * n * (on_host ? 4 : 3);
+        e->host.state_bytes = (HOST_STATE_BYTES + (on_host ? sizeof(float) : 0)) * n;
         e->host.exchange_bytes = dtype_size(exchange_dtype(e)) * n * (on_host ? 2 : 1);
         e->host.state = e->device->plan ? e->device->allocate_host(e->host.state_bytes)
                                         : host_memory_allocate(e->host.state_bytes, err);
@@ -90,25 +120,27 @@ void host_release(struct engine *e)
 
 /* ---- workers ---- */
 
-/* The fp32 masters are the parameters as they were loaded, which a device that the host cannot look
- * into has put into the exchange buffer; each page is first touched by the worker that will update
- * it. */
+/* The masters are the parameters as they were loaded, which a device that the host cannot look into
+ * has put into the exchange buffer; each page is first touched by the worker that will update it.
+ */
 static void initialise_chunk(void *argument, int chunk)
 {
     struct engine *e = argument;
     const struct host_adam_chunk *c = &e->host.chunks[chunk];
     const struct matrix *m = &e->matrices[c->matrix->part.index];
-    size_t at = (size_t)c->first * (size_t)m->cols;
-    size_t n = (size_t)(c->last - c->first) * (size_t)m->cols;
-    if (e->device->unified)
-        memcpy(m->host.master + at, (const float *)m->values + at, sizeof(float) * n);
-    else
-        for (size_t i = at; i < at + n; i++)
-            m->host.master[i] = bf16_to_f32(((const uint16_t *)m->host.exchange)[i]);
+    const size_t at = (size_t)c->first * (size_t)m->cols, size = dtype_size(m->host.dtype);
+    const size_t n = (size_t)(c->last - c->first) * (size_t)m->cols;
+    char *parameters = (char *)m->host.parameters + at * size;
+    char *exchange = (char *)m->host.exchange + at * size;
+    if (e->device->unified) {
+        host_adam_write_masters(&m->host, at, n, (const float *)m->values + at);
+    } else {
+        memcpy(parameters, exchange, n * size);
+        memset(m->host.remainders + at, 0, n * sizeof *m->host.remainders);
+    }
     memset(m->host.m + at, 0, sizeof(float) * n);
     memset(m->host.v + at, 0, sizeof(float) * n);
-    memset((char *)m->host.exchange + at * dtype_size(exchange_dtype(e)), 0,
-           n * dtype_size(exchange_dtype(e)));
+    memset(exchange, 0, n * size);
 }
 
 static void download_parameters(struct engine *e)

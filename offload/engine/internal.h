@@ -65,7 +65,7 @@ struct matrix {
     void *deferred;       /* (n_owned, cols) that of deferred channels, once taken, device */
     float *window;        /* (n_owned, cols) open windows, in device or host memory; NULL if none */
     void *staged;         /* (n_owned, cols) `deferred` on the host, where that accumulates */
-    struct host_adam_matrix host; /* (n_owned, cols) host state;  */
+    struct host_adam_matrix host; /* (n_owned, cols) host state */
     struct slots slots;
     int *slot_of; /* (n_owned) slot of an important channel, else -1 */
     int n_deferred[ENGINE_MAX_INTERVAL],
@@ -188,7 +188,7 @@ struct host {
     struct worker_pool *workers;    /* NULL where nothing is ever deferred */
     struct host_adam_chunk *chunks; /* of all jobs */
     int n_chunks;
-    float *state;   /* master, m, v, and windows where they are on the host */
+    char *state;    /* m, v, windows where they are on the host, parameters, remainders */
     void *exchange; /* gradients down, parameters up; then staged gradients */
     size_t state_bytes, exchange_bytes;
     uint32_t *updates;     /* (channels owned) AdamW updates that each has had */
@@ -244,7 +244,7 @@ static inline bool is_measuring(const struct engine *e)
     return !e->arena.device;
 }
 
-/* Elements of the exchange buffer: bf16 or fp32. */
+/* Elements of the exchange buffer and of the host's parameters: bf16 or fp32. */
 static inline enum dtype exchange_dtype(const struct engine *e)
 {
     return e->config.bf16 ? DTYPE_BF16 : DTYPE_F32;

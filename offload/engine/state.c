@@ -169,13 +169,52 @@ void state_initialise(struct engine *e, struct matrix *m)
 
 /* ---- moving ---- */
 
+/* The arrays that move. */
+enum state_part { STATE_MASTER, STATE_M, STATE_V, STATE_WINDOW };
+
 /* Rows in the staging memory that go on to the host's array. */
 struct landing {
-    float *host;
+    const struct host_adam_matrix *host;
+    enum state_part part;
     int *rows;
-    int n, cols;
+    int n;
     size_t at; /* in the staging memory */
 };
+
+/* Elements [first, first + n) of a part of the host's state. */
+static void read_host(const struct host_adam_matrix *h, enum state_part part, size_t first,
+                      size_t n, float *values)
+{
+    const float *arrays[] = {[STATE_M] = h->m, [STATE_V] = h->v, [STATE_WINDOW] = h->window};
+    if (part == STATE_MASTER)
+        host_adam_read_masters(h, first, n, values);
+    else
+        memcpy(values, arrays[part] + first, sizeof(float) * n);
+}
+
+static void write_host(const struct host_adam_matrix *h, enum state_part part, size_t first,
+                       size_t n, const float *values)
+{
+    if (part == STATE_MASTER)
+        host_adam_write_masters(h, first, n, values);
+    else
+        memcpy((part == STATE_M ? h->m : h->v) + first, values, sizeof(float) * n);
+}
+
+/* n rows from the host's arrays into the staging memory, or back, by the host itself. */
+static void copy_on_host(struct engine *e, const struct host_adam_matrix *h, enum state_part part,
+                         const int *rows, int n, float *staged, bool to_host)
+{
+    if (e->device->plan) {
+        plan_host_copies(e->device->plan, sizeof(float) * (size_t)n * h->cols);
+        return;
+    }
+    for (int i = 0; i < n; i++, staged += h->cols)
+        if (to_host)
+            write_host(h, part, (size_t)rows[i] * h->cols, h->cols, staged);
+        else
+            read_host(h, part, (size_t)rows[i] * h->cols, h->cols, staged);
+}
 
 /* Room for as many of n rows as there is; if there is none, what is there has to go first. */
 static char *staging_take(struct engine *e, int cols, int n, int *count)
@@ -195,35 +234,24 @@ static char *staging_take(struct engine *e, int cols, int n, int *count)
     return place;
 }
 
-/* n rows of so many bytes, by the host itself: dst[dst_rows[i]] = src[src_rows[i]], NULL: i. */
-static void copy_on_host(struct engine *e, char *dst, const int *dst_rows, const char *src,
-                         const int *src_rows, int n, size_t bytes)
-{
-    if (e->device->plan) {
-        plan_host_copies(e->device->plan, (size_t)n * bytes);
-        return;
-    }
-    for (int i = 0; i < n; i++)
-        memcpy(dst + (size_t)(dst_rows ? dst_rows[i] : i) * bytes,
-               src + (size_t)(src_rows ? src_rows[i] : i) * bytes, bytes);
-}
-
-/* device[device_rows[i]] = host[host_rows[i]] */
-static void rows_up(struct engine *e, float *device, const int *device_rows, const float *host,
-                    const int *host_rows, int n, int cols)
+/* device[device_rows[i]] = row host_rows[i] of the host's part */
+static void rows_up(struct engine *e, float *device, const int *device_rows,
+                    const struct host_adam_matrix *h, enum state_part part, const int *host_rows,
+                    int n)
 {
     struct device *d = e->device;
-    size_t bytes = sizeof(float) * (size_t)cols;
     for (int first = 0, count; first < n; first += count) {
-        char *place = staging_take(e, cols, n - first, &count);
-        copy_on_host(e, place, NULL, (const char *)host, host_rows + first, count, bytes);
+        char *place = staging_take(e, (int)h->cols, n - first, &count);
+        copy_on_host(e, h, part, host_rows + first, count, (float *)place, false);
         d->copy(d->compute, e->moves.staging.rows, device_rows + first,
                 sizeof(int) * (size_t)count);
-        d->row_ops->copy_rows(d->compute, device, e->moves.staging.rows, place, NULL, count, bytes);
+        d->row_ops->copy_rows(d->compute, device, e->moves.staging.rows, place, NULL, count,
+                              sizeof(float) * h->cols);
     }
 }
 
-static void note_landing(struct engine *e, float *host, const int *rows, int n, int cols, size_t at)
+static void note_landing(struct engine *e, const struct host_adam_matrix *h, enum state_part part,
+                         const int *rows, int n, size_t at)
 {
     struct staging *s = &e->moves.staging;
     if (s->n_landings == s->landings_capacity) {
@@ -232,21 +260,21 @@ static void note_landing(struct engine *e, float *host, const int *rows, int n, 
     }
     int *copy = zf_malloc(sizeof(int) * (size_t)n);
     memcpy(copy, rows, sizeof(int) * (size_t)n);
-    s->landings[s->n_landings++] = (struct landing){host, copy, n, cols, at};
+    s->landings[s->n_landings++] = (struct landing){h, part, copy, n, at};
 }
 
-/* host[host_rows[i]] = device[device_rows[i]], once it is landed */
-static void rows_down(struct engine *e, float *host, const int *host_rows, const float *device,
-                      const int *device_rows, int n, int cols)
+/* Row host_rows[i] of the host's part = device[device_rows[i]], once it is landed */
+static void rows_down(struct engine *e, const struct host_adam_matrix *h, enum state_part part,
+                      const int *host_rows, const float *device, const int *device_rows, int n)
 {
     struct device *d = e->device;
-    size_t bytes = sizeof(float) * (size_t)cols;
     for (int first = 0, count; first < n; first += count) {
-        char *place = staging_take(e, cols, n - first, &count);
+        char *place = staging_take(e, (int)h->cols, n - first, &count);
         d->copy(d->compute, e->moves.staging.rows, device_rows + first,
                 sizeof(int) * (size_t)count);
-        d->row_ops->copy_rows(d->compute, place, NULL, device, e->moves.staging.rows, count, bytes);
-        note_landing(e, host, host_rows + first, count, cols,
+        d->row_ops->copy_rows(d->compute, place, NULL, device, e->moves.staging.rows, count,
+                              sizeof(float) * h->cols);
+        note_landing(e, h, part, host_rows + first, count,
                      (size_t)(place - e->moves.staging.memory));
     }
 }
@@ -259,27 +287,25 @@ void state_land(struct engine *e)
     e->device->stream_wait(e->device->compute);
     for (int i = 0; i < s->n_landings; i++) {
         struct landing *l = &s->landings[i];
-        copy_on_host(e, (char *)l->host, l->rows, s->memory + l->at, NULL, l->n,
-                     sizeof(float) * (size_t)l->cols);
+        copy_on_host(e, l->host, l->part, l->rows, l->n, (float *)(s->memory + l->at), true);
         free(l->rows);
     }
     s->n_landings = 0;
     s->used = 0;
 }
 
-/* One of the three arrays on either side, and which of its rows a slot is: the parameter itself
- * where that is the fp32 master. */
-struct part {
-    float *host, *device;
+/* A part of the state on the device, and which of its rows a slot is: the parameter itself where
+ * that is the fp32 master. */
+struct device_part {
+    float *values;
     bool by_slot;
 };
 
-static struct part part_of(struct engine *e, struct matrix *m, int which)
+static struct device_part part_of(struct engine *e, struct matrix *m, enum state_part part)
 {
     const struct state_arrays *s = state_arrays(e, m);
-    float *host[] = {m->host.master, m->host.m, m->host.v};
-    float *device[] = {s->master ? s->master : m->values, s->m, s->v};
-    return (struct part){host[which], device[which], which > 0 || s->master};
+    float *arrays[] = {s->master ? s->master : m->values, s->m, s->v};
+    return (struct device_part){arrays[part], part != STATE_MASTER || s->master};
 }
 
 /* Of channels that have them. */
@@ -298,13 +324,13 @@ static void move(struct engine *e, struct matrix *m, const int *rows, int n, boo
     int *slots = slots_of(m, rows, n);
     const size_t bytes = 3 * sizeof(float) * (size_t)n * (size_t)m->cols;
     trace_begin(e->config.trace, TRACE_STATE, up ? "state, to the device" : "state, to the host");
-    for (int which = 0; which < 3; which++) {
-        struct part p = part_of(e, m, which);
+    for (enum state_part part = STATE_MASTER; part <= STATE_V; part++) {
+        const struct device_part p = part_of(e, m, part);
         const int *device_rows = p.by_slot ? slots : rows;
         if (up)
-            rows_up(e, p.device, device_rows, p.host, rows, n, m->cols);
+            rows_up(e, p.values, device_rows, &m->host, part, rows, n);
         else
-            rows_down(e, p.host, rows, p.device, device_rows, n, m->cols);
+            rows_down(e, &m->host, part, rows, p.values, device_rows, n);
     }
     trace_end(e->config.trace, TRACE_STATE, bytes);
     report->bytes_moved += bytes;
@@ -346,7 +372,7 @@ void state_visit(struct engine *e, struct matrix *m, const struct channel_update
 void state_upload_windows(struct engine *e, const struct matrix *m, const int *rows, int n)
 {
     int *slots = slots_of(m, rows, n);
-    rows_up(e, m->slots.waiting, slots, m->window, rows, n, m->cols);
+    rows_up(e, m->slots.waiting, slots, &m->host, STATE_WINDOW, rows, n);
     free(slots);
 }
 
@@ -371,31 +397,29 @@ static void exchange_slots(const struct matrix *m, bool by_slot, float *values, 
 static void copy_device(struct engine *e, struct matrix *m, int part, float *values, bool write)
 {
     struct device *d = e->device;
-    struct part p = part_of(e, m, part);
+    struct device_part p = part_of(e, m, part);
     size_t n = (size_t)(p.by_slot ? m->slots.n : m->n_owned) * (size_t)m->cols;
     if (visits(e, m) || m->slots.n == 0)
         return;
     float *copy = zf_malloc(sizeof(float) * n);
-    d->copy(d->compute, copy, p.device, sizeof(float) * n);
+    d->copy(d->compute, copy, p.values, sizeof(float) * n);
     exchange_slots(m, p.by_slot, values, copy, write);
     if (write)
-        d->copy(d->compute, p.device, copy, sizeof(float) * n);
+        d->copy(d->compute, p.values, copy, sizeof(float) * n);
     d->stream_wait(d->compute);
     free(copy);
 }
 
 void state_read(struct engine *e, struct matrix *m, int part, float *values)
 {
-    size_t n = (size_t)m->n_owned * (size_t)m->cols;
     if (m->selectable)
-        memcpy(values, part_of(e, m, part).host, sizeof(float) * n);
+        read_host(&m->host, part, 0, owned_elements(m), values);
     copy_device(e, m, part, values, false);
 }
 
 void state_write(struct engine *e, struct matrix *m, int part, float *values)
 {
-    size_t n = (size_t)m->n_owned * (size_t)m->cols;
     if (m->selectable)
-        memcpy(part_of(e, m, part).host, values, sizeof(float) * n);
+        write_host(&m->host, part, 0, owned_elements(m), values);
     copy_device(e, m, part, values, true);
 }

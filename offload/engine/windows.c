@@ -329,6 +329,15 @@ void windows_forget(struct engine *e)
     windows_begin(e, 1, 0, 0);
 }
 
+/* A deferred row's exchange as a committed update leaves it. */
+static void restore_row(const struct matrix *m, size_t row)
+{
+    const size_t bytes = m->host.cols * dtype_size(m->host.dtype);
+    if (m->host.place[row] == CHANNEL_DEFERRED)
+        memcpy((char *)m->host.exchange + row * bytes, (char *)m->host.parameters + row * bytes,
+               bytes);
+}
+
 void windows_restore_exchange(struct engine *e)
 {
     for (int j = 0; j < e->windows.interval; j++) {
@@ -338,8 +347,7 @@ void windows_restore_exchange(struct engine *e)
             struct matrix *m = &e->matrices[i];
             const struct row_groups groups = owned_groups(e, m);
             for_each_in_group(row, &groups, j, m->selectable ? m->n_owned : 0)
-                /* as host AdamW writes it */
-                host_adam_put(&m->host, (size_t)row, (size_t)row + 1, m->host.master, 1);
+                restore_row(m, (size_t)row);
         }
     }
 }

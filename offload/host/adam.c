@@ -5,10 +5,15 @@
 #include "offload/host/adam_kernels.h"
 
 #include <assert.h>
+#include <limits.h>
 #include <math.h>
+#include <string.h>
 
 /* Elements of a chunk: of 28 bytes, about a core's L2. */
 #define CHUNK_ELEMENTS ((size_t)64 << 10)
+/* Elements of a run that are updated, and then committed, at a time: what a commit reads and writes
+ * is still in L1. A multiple of ADAM_VECTOR. */
+#define PIECE_ELEMENTS ((size_t)1024)
 
 bool host_adam_path_runs(enum host_adam_path path)
 {
@@ -92,22 +97,47 @@ static size_t run_end(const struct host_adam_matrix *matrix, size_t row0, size_t
     return row;
 }
 
-static void update_elements(enum host_adam_path path, const struct host_adam_matrix *matrix,
+/* An array of the matrix's dtype, from an element on. */
+static char *element(const struct host_adam_matrix *matrix, void *array, size_t at)
+{
+    return (char *)array + at * dtype_size(matrix->dtype);
+}
+
+static void update_elements(adam_kernel *kernel, const struct host_adam_matrix *matrix,
                             size_t first, size_t n, const struct adam_constants *constants)
 {
-    char *exchange = (char *)matrix->exchange + first * dtype_size(matrix->exchange_dtype);
-    float *master = matrix->master + first, *m = matrix->m + first, *v = matrix->v + first;
-    size_t whole = n / ADAM_VECTOR * ADAM_VECTOR;
-    kernel_of(path, matrix->exchange_dtype)(master, m, v, exchange, whole, constants);
-    exchange += whole * dtype_size(matrix->exchange_dtype);
-    kernel_of(HOST_ADAM_PORTABLE, matrix->exchange_dtype)(master + whole, m + whole, v + whole,
-                                                          exchange, n - whole, constants);
+    int16_t *remainders = matrix->remainders ? matrix->remainders + first : NULL;
+    kernel(element(matrix, matrix->parameters, first), remainders, matrix->m + first,
+           matrix->v + first, element(matrix, matrix->exchange, first), n, constants);
+}
+
+static void commit_elements(const struct host_adam_matrix *matrix, size_t first, size_t n)
+{
+    memcpy(element(matrix, matrix->parameters, first), element(matrix, matrix->exchange, first),
+           n * dtype_size(matrix->dtype));
+}
+
+/* An update and, or not, its commit, piece by piece; what is left of a vector at the end is the
+ * portable kernel's. */
+static void update_run(enum host_adam_path path, const struct host_adam_matrix *matrix,
+                       size_t first, size_t n, const struct adam_constants *constants, bool commit)
+{
+    const size_t whole = n / ADAM_VECTOR * ADAM_VECTOR;
+    for (size_t at = 0, size; at < n; at += size) {
+        const bool vectors = at < whole;
+        const size_t left = (vectors ? whole : n) - at;
+        size = left < PIECE_ELEMENTS ? left : PIECE_ELEMENTS;
+        update_elements(kernel_of(vectors ? path : HOST_ADAM_PORTABLE, matrix->dtype), matrix,
+                        first + at, size, constants);
+        if (commit)
+            commit_elements(matrix, first + at, size);
+    }
 }
 
 void host_adam_update(enum host_adam_path path, const struct host_adam_matrix *matrix, size_t row0,
-                      size_t row1, const struct adamw *rule, float gradient_scale)
+                      size_t row1, const struct adamw *rule, float gradient_scale, bool commit)
 {
-    assert(matrix->exchange_dtype == DTYPE_BF16 || matrix->exchange_dtype == DTYPE_F32);
+    assert(matrix->dtype == (matrix->remainders ? DTYPE_BF16 : DTYPE_F32));
     assert(row1 <= matrix->rows && host_adam_path_runs(path));
     struct adam_constants constants = {0};
     uint32_t update = 0; /* that the constants are for */
@@ -121,10 +151,29 @@ void host_adam_update(enum host_adam_path path, const struct host_adam_matrix *m
             constants = adam_constants_of(rule, gradient_scale, update);
         }
         size_t end = run_end(matrix, row, row1);
-        update_elements(path, matrix, row * matrix->cols, (end - row) * matrix->cols, &constants);
+        update_run(path, matrix, row * matrix->cols, (end - row) * matrix->cols, &constants,
+                   commit);
         for (; row < end; row++)
             matrix->updates[row] = update;
     }
+}
+
+/* The next run of deferred rows, from `row` on: its first row, and in *end the one behind it. */
+static size_t next_deferred(const struct host_adam_matrix *matrix, size_t row, size_t row1,
+                            size_t *end)
+{
+    while (row < row1 && !is_deferred(matrix, row))
+        row++;
+    for (*end = row; *end < row1 && is_deferred(matrix, *end);)
+        ++*end;
+    return row;
+}
+
+void host_adam_commit(const struct host_adam_matrix *matrix, size_t row0, size_t row1)
+{
+    for (size_t end, row = next_deferred(matrix, row0, row1, &end); row < row1;
+         row = next_deferred(matrix, end, row1, &end))
+        commit_elements(matrix, row * matrix->cols, (end - row) * matrix->cols);
 }
 
 ZF_SIMD
@@ -144,16 +193,50 @@ static void put_elements(void *restrict exchange, enum dtype dtype, const float 
 void host_adam_put(const struct host_adam_matrix *matrix, size_t row0, size_t row1,
                    const float *source, float divisor)
 {
-    for (size_t row = row0, end; row < row1; row = end) {
-        end = row + 1;
-        if (!is_deferred(matrix, row))
-            continue;
-        while (end < row1 && is_deferred(matrix, end))
-            end++;
+    for (size_t end, row = next_deferred(matrix, row0, row1, &end); row < row1;
+         row = next_deferred(matrix, end, row1, &end)) {
         const size_t first = row * matrix->cols;
-        put_elements((char *)matrix->exchange + first * dtype_size(matrix->exchange_dtype),
-                     matrix->exchange_dtype, source + first, divisor, (end - row) * matrix->cols);
+        put_elements(element(matrix, matrix->exchange, first), matrix->dtype, source + first,
+                     divisor, (end - row) * matrix->cols);
     }
+}
+
+ZF_SIMD
+static void join(float *restrict masters, const uint16_t *restrict parameters,
+                 const int16_t *restrict remainders, size_t n)
+{
+    for (size_t i = 0; i < n; i++)
+        masters[i] = bf16_master(parameters[i], remainders[i]);
+}
+
+ZF_SIMD
+static void split(uint16_t *restrict parameters, int16_t *restrict remainders,
+                  const float *restrict masters, size_t n)
+{
+    for (size_t i = 0; i < n; i++) {
+        parameters[i] = bf16_parameter(masters[i]);
+        remainders[i] = bf16_remainder(masters[i]);
+    }
+}
+
+void host_adam_read_masters(const struct host_adam_matrix *matrix, size_t first, size_t n,
+                            float *masters)
+{
+    const void *parameters = element(matrix, matrix->parameters, first);
+    if (matrix->remainders)
+        join(masters, parameters, matrix->remainders + first, n);
+    else
+        memcpy(masters, parameters, sizeof(float) * n);
+}
+
+void host_adam_write_masters(const struct host_adam_matrix *matrix, size_t first, size_t n,
+                             const float *masters)
+{
+    void *parameters = element(matrix, matrix->parameters, first);
+    if (matrix->remainders)
+        split(parameters, matrix->remainders + first, masters, n);
+    else
+        memcpy(parameters, masters, sizeof(float) * n);
 }
 
 int host_adam_cut(const struct host_adam_matrix *matrix, struct host_adam_chunk *chunks)
@@ -168,28 +251,47 @@ int host_adam_cut(const struct host_adam_matrix *matrix, struct host_adam_chunk 
     return n;
 }
 
+/* The next run of a chunk's rows in the job's group, from `row` on, or INT_MAX; *end is the one
+ * behind it. */
+static int next_run(const struct host_adam_job *job, const struct host_adam_chunk *chunk, int row,
+                    int *end)
+{
+    const struct row_groups groups = row_groups_of(&chunk->matrix->part, job->n_groups);
+    row = row_groups_next(&groups, job->group, row);
+    if (row >= chunk->last)
+        return INT_MAX;
+    *end = row_groups_end(&groups, row);
+    *end = *end < chunk->last ? *end : chunk->last;
+    return row;
+}
+
 void host_adam_run(void *argument, int chunk)
 {
     const struct host_adam_job *job = argument;
     const struct host_adam_chunk *t = &job->chunks[chunk];
     const struct host_adam_matrix *matrix = t->matrix;
-    const struct row_groups groups = row_groups_of(&matrix->part, job->n_groups);
     struct adamw rule = job->rule;
     rule.weight_decay = matrix->decays ? rule.weight_decay : 0;
-    for (int row = row_groups_next(&groups, job->group, t->first), end; row < t->last;
-         row = row_groups_next(&groups, job->group, end)) {
-        end = row_groups_end(&groups, row);
-        end = end < t->last ? end : t->last;
+    for (int row, end = t->first; (row = next_run(job, t, end, &end)) < t->last;) {
         if (matrix->window)
             host_adam_put(matrix, (size_t)row, (size_t)end, matrix->window, job->window_steps);
-        host_adam_update(job->path, matrix, (size_t)row, (size_t)end, &rule, 1);
+        host_adam_update(job->path, matrix, (size_t)row, (size_t)end, &rule, 1,
+                         !job->commits_later);
     }
+}
+
+void host_adam_run_commit(void *argument, int chunk)
+{
+    const struct host_adam_job *job = argument;
+    const struct host_adam_chunk *t = &job->chunks[chunk];
+    for (int row, end = t->first; (row = next_run(job, t, end, &end)) < t->last;)
+        host_adam_commit(t->matrix, (size_t)row, (size_t)end);
 }
 
 /* Bytes of one element that an update reads and writes. */
 static size_t element_bytes(const struct host_adam_matrix *matrix)
 {
-    const size_t exchange = dtype_size(matrix->exchange_dtype), state = 3 * sizeof(float);
+    const size_t exchange = dtype_size(matrix->dtype), state = 3 * sizeof(float);
     return 2 * (state + exchange) + (matrix->window ? sizeof(float) + exchange : 0);
 }
 

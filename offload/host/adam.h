@@ -1,13 +1,17 @@
 /* AdamW over host memory, in one pass, with the gradient and the new parameter in the same place.
  *
- * The state of a matrix is fp32 master values and moments. The exchange buffer holds, on entry,
- * each channel's mean gradient and, on exit, its new parameter, in the same bytes, as bf16 or fp32.
+ * The state of a matrix is its fp32 master values and two moments, 12 bytes an element. Masters lie
+ * in two arrays: the parameter, as the device computes with it, and the remainder, the 16 bits that
+ * a bf16 parameter lacks (data/bf16.h); an fp32 parameter is the master. The exchange buffer holds,
+ * on entry, each channel's mean gradient and, on exit, its new parameter, in the same bytes. An
+ * update leaves the parameters as they are; they change when it is committed.
  * A channel (row) whose state is elsewhere is left alone: nothing of it is read or written here,
  * its exchange bytes included. Each channel counts its own updates, since channels move between
  * device and host, and its count drives its bias correction.
  *
- * Bytes moved per parameter: 12 read and 12 written of state, 2 + 2 (bf16) or 4 + 4 (fp32) of
- * exchange: 28 or 32. The arithmetic hides behind them; the limit is the memory's bandwidth.
+ * Bytes moved per parameter, where the commit follows while they are in the cache: 12 read and 12
+ * written of state, 2 + 2 (bf16) or 4 + 4 (fp32) of exchange: 28 or 32. The arithmetic hides behind
+ * them; the limit is the memory's bandwidth.
  *
  * There is one result: whichever instruction set computes it, however rows are cut into ranges and
  * given to threads, the bits are the same. Every product that is added to something is a fused
@@ -33,9 +37,11 @@ enum host_adam_path host_adam_best_path(void);
 /* The channels of one matrix. All arrays are borrowed and do not overlap. */
 struct host_adam_matrix {
     size_t rows, cols;
-    float *master, *m, *v;      /* (rows, cols) */
-    void *exchange;             /* (rows, cols) of exchange_dtype; gradient in, parameter out */
-    enum dtype exchange_dtype;  /* DTYPE_BF16 or DTYPE_F32 */
+    enum dtype dtype;           /* of parameters and exchange: DTYPE_BF16 or DTYPE_F32 */
+    void *parameters;           /* (rows, cols) */
+    int16_t *remainders;        /* (rows, cols) masters = parameters and these; NULL: with fp32 */
+    float *m, *v;               /* (rows, cols) */
+    void *exchange;             /* (rows, cols) gradient in, parameter out */
     uint32_t *updates;          /* (rows) AdamW updates that each row has had */
     const unsigned char *place; /* (rows) enum channel_place: all but deferred ones are left alone;
                                    NULL: all are deferred */
@@ -45,11 +51,20 @@ struct host_adam_matrix {
     bool decays;                /* the rule's weight decay applies in jobs */
 };
 
+/* Elements [first, first + n) of the masters, to or from an array of n. */
+void host_adam_read_masters(const struct host_adam_matrix *matrix, size_t first, size_t n,
+                            float *masters);
+void host_adam_write_masters(const struct host_adam_matrix *matrix, size_t first, size_t n,
+                             const float *masters);
+
 /* One AdamW update (formula: model/device/row_ops.h) of the deferred ones of rows [row0, row1),
- * and one more in their counts. The rule's own corrections are not used. bf16 parameters are
- * rounded to nearest, ties to even; a NaN stays one. */
+ * and one more in their counts. The rule's own corrections are not used. With `commit` it commits
+ * as it goes; else host_adam_commit is to come before any other use of the rows' masters. A NaN
+ * stays one. */
 void host_adam_update(enum host_adam_path path, const struct host_adam_matrix *matrix, size_t row0,
-                      size_t row1, const struct adamw *rule, float gradient_scale);
+                      size_t row1, const struct adamw *rule, float gradient_scale, bool commit);
+/* parameters = exchange for the deferred ones of rows [row0, row1). */
+void host_adam_commit(const struct host_adam_matrix *matrix, size_t row0, size_t row1);
 
 /* exchange = source / divisor for the deferred ones of rows [row0, row1).  source: (rows, cols) */
 void host_adam_put(const struct host_adam_matrix *matrix, size_t row0, size_t row1,
@@ -66,18 +81,20 @@ struct host_adam_chunk {
  * many; chunks: room for them, or NULL. */
 int host_adam_cut(const struct host_adam_matrix *matrix, struct host_adam_chunk *chunks);
 
-/* The host's work when a group's windows have closed, as a job: one update of the
- * group's deferred rows. */
+/* The host's work when a group's windows have closed, as a job: one update of the group's deferred
+ * rows, and its commit. */
 struct host_adam_job {
     const struct host_adam_chunk *chunks; /* borrowed */
     int group, n_groups;
     struct adamw rule;
     float window_steps; /* gradients in the windows */
+    bool commits_later; /* the commit is a job of its own: host_adam_run_commit */
     enum host_adam_path path;
 };
 void host_adam_run(void *job, int chunk);
-/* What that reads and writes: state and exchange, and where windows are in host memory the window,
- * whose mean goes through the exchange buffer. */
+void host_adam_run_commit(void *job, int chunk);
+/* What host_adam_run reads and writes: state and exchange, and where windows are in host memory the
+ * window, whose mean goes through the exchange buffer. */
 size_t host_adam_bytes(void *job, int chunk);
 
 #endif

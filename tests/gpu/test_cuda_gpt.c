@@ -97,7 +97,7 @@ static void weights_are_rounded_once(void **state)
                 float a, b;
                 memcpy(&a, (const char *)t->data + j * sizeof a, sizeof a);
                 memcpy(&b, (const char *)theirs->data + j * sizeof b, sizeof b);
-                assert_true(a == bf16_to_f32(bf16_from_f32(b)));
+                assert_true(a == bf16_to_f32(bf16_parameter(b)));
             }
         }
         safetensors_close(file);

@@ -419,8 +419,8 @@ static void run_add_sum(const void *example)
 
 static void run_from_f32(const void *example)
 {
-    static const float special[] = {INFINITY,  -INFINITY, -0.0f,         1e-40f, 0x1.01p0f,
-                                    0x1.03p0f, 3.4e38f,   0x1.010002p0f, 1e-45f};
+    static const float special[] = {INFINITY,   -INFINITY, -0.0f,   1e-40f,        0x1.01p0f,
+                                    -0x1.01p0f, 0x1.03p0f, 3.4e38f, 0x1.010002p0f, 1e-45f};
     const size_t n = *(const size_t *)example, n_special = sizeof special / sizeof *special;
     float *x = cuda_random(n, 3, 1);
     for (size_t i = 0; i < n; i++)
@@ -432,9 +432,9 @@ static void run_from_f32(const void *example)
     on->ops->from_f32(on->compute, dst, src, n);
     float *y = cuda_download(on, dst, n, on->dtype);
     for (size_t i = 0; i < n; i++) {
-        const float expected = on->dtype == DTYPE_F32 ? x[i] : bf16_to_f32(bf16_from_f32(x[i]));
+        const float expected = on->dtype == DTYPE_F32 ? x[i] : bf16_to_f32(bf16_parameter(x[i]));
         assert_memory_equal(&y[i], &expected, sizeof expected);
-        y[i] = bf16_to_f32(bf16_from_f32(expected));
+        y[i] = bf16_to_f32(bf16_parameter(expected));
         y[i] = isfinite(y[i]) ? y[i] : 0;
     }
     keep_x("dst", y, n, 0, false);

@@ -289,7 +289,7 @@ static void adamw_with(enum row_source source, bool l2)
         const int k = updates[i].matrix, cols = widths[k].cols;
         uint16_t *row = expected + start_of(k, ROWS) + updates[i].row * cols;
         for (int j = 0; j < cols; j++)
-            row[j] = bf16_from_f32(
+            row[j] = bf16_parameter(
                 ours.master[start_of(k, SLOTS) + (size_t)(updates[i].slot * cols + j)]);
     }
     assert_memory_equal(ours.param, expected, sizeof *expected * all);

@@ -1,6 +1,7 @@
-/* offload/host_adam and host_memory: the rule, against double precision and PyTorch's optimizers;
+/* offload/host/adam.h and memory.h: the rule, against double precision and PyTorch's optimizers;
  * bit equality of all instruction sets and all ways of cutting; what must not be touched; that the
  * engine's groups cost no speed. */
+#include "tests/seed.h"
 #include "tests/testing.h"
 
 #include "data/alloc.h"
@@ -27,50 +28,54 @@ static float random_float(uint32_t seed, size_t i)
     return 2 * philox_uniform(random_bits(seed, i)) - 1;
 }
 
-static float float_of(uint32_t bits)
-{
-    float value;
-    memcpy(&value, &bits, sizeof value);
-    return value;
-}
-
-static uint32_t bits_of(float value)
-{
-    uint32_t bits;
-    memcpy(&bits, &value, sizeof bits);
-    return bits;
-}
-
 static struct host_adam_matrix matrix_create(size_t rows, size_t cols, enum dtype dtype,
                                              uint32_t seed)
 {
     size_t n = rows * cols;
     struct host_adam_matrix a = {.rows = rows,
                                  .cols = cols,
-                                 .master = zf_calloc(n, 4),
+                                 .dtype = dtype,
+                                 .parameters = zf_calloc(n, dtype_size(dtype)),
+                                 .remainders = dtype == DTYPE_BF16 ? zf_calloc(n, 2) : NULL,
                                  .m = zf_calloc(n, 4),
                                  .v = zf_calloc(n, 4),
-                                 .exchange = zf_calloc(n, 4),
-                                 .exchange_dtype = dtype,
+                                 .exchange = zf_calloc(n, dtype_size(dtype)),
                                  .updates = zf_calloc(rows, 4)};
     uint16_t *bf16 = a.exchange;
     float *f32 = a.exchange;
     for (size_t i = 0; i < n; i++) {
         float gradient = random_float(seed, 4 * i) * powf(10, 4 * random_float(seed + 1, i));
-        a.master[i] = random_float(seed, 4 * i + 1);
+        const float master = random_float(seed, 4 * i + 1);
+        host_adam_write_masters(&a, i, 1, &master);
         a.m[i] = 0.1f * random_float(seed, 4 * i + 2);
         a.v[i] = 0.01f * fabsf(random_float(seed, 4 * i + 3));
         if (dtype == DTYPE_BF16)
-            bf16[i] = (uint16_t)(bits_of(gradient) >> 16);
+            bf16[i] = (uint16_t)(f32_bits(gradient) >> 16);
         else
             f32[i] = gradient;
     }
     return a;
 }
 
+/* (rows, cols), the caller's */
+static float *masters_of(const struct host_adam_matrix *a)
+{
+    const size_t n = a->rows * a->cols;
+    float *masters = zf_malloc(sizeof *masters * n);
+    host_adam_read_masters(a, 0, n, masters);
+    return masters;
+}
+
+static void update(enum host_adam_path path, const struct host_adam_matrix *a, size_t row0,
+                   size_t row1, const struct adamw *rule, float gradient_scale)
+{
+    host_adam_update(path, a, row0, row1, rule, gradient_scale, true);
+}
+
 static void matrix_free(struct host_adam_matrix *a)
 {
-    free(a->master);
+    free(a->parameters);
+    free(a->remainders);
     free(a->m);
     free(a->v);
     free(a->exchange);
@@ -81,22 +86,27 @@ static void matrix_free(struct host_adam_matrix *a)
 static void assert_same_floats(const float *a, const float *b, size_t n)
 {
     for (size_t i = 0; i < n; i++)
-        if (bits_of(a[i]) != bits_of(b[i]) && !(isnan(a[i]) && isnan(b[i])))
-            fail_msg("element %zu is %a (%08x), not %a (%08x)", i, (double)a[i], bits_of(a[i]),
-                     (double)b[i], bits_of(b[i]));
+        if (f32_bits(a[i]) != f32_bits(b[i]) && !(isnan(a[i]) && isnan(b[i])))
+            fail_msg("element %zu is %a (%08x), not %a (%08x)", i, (double)a[i], f32_bits(a[i]),
+                     (double)b[i], f32_bits(b[i]));
 }
 
 static void assert_same_matrix(const struct host_adam_matrix *a, const struct host_adam_matrix *b)
 {
     size_t n = a->rows * a->cols;
-    assert_same_floats(a->master, b->master, n);
+    float *x = masters_of(a), *y = masters_of(b);
+    assert_same_floats(x, y, n);
     assert_same_floats(a->m, b->m, n);
     assert_same_floats(a->v, b->v, n);
     assert_memory_equal(a->updates, b->updates, a->rows * sizeof *a->updates);
-    if (a->exchange_dtype == DTYPE_F32)
+    if (a->dtype == DTYPE_F32) {
         assert_same_floats(a->exchange, b->exchange, n);
-    else
+    } else {
         assert_memory_equal(a->exchange, b->exchange, 2 * n);
+        assert_memory_equal(a->parameters, b->parameters, 2 * n);
+    }
+    free(x);
+    free(y);
 }
 
 /* Zeros, denormals, the largest numbers, infinities, NaNs, and anything else. */
@@ -107,21 +117,60 @@ static float special_float(uint32_t seed, size_t i)
                                        0x7fc00000, 0x7f800001, 0x3f808000, 0x3f818000, 0x7f7f8000};
     uint32_t bits = random_bits(seed, i);
     size_t n = sizeof special / sizeof *special;
-    return bits % 4 ? float_of(random_bits(seed + 1, i)) : float_of(special[bits / 4 % n]);
+    return bits % 4 ? f32_of_bits(random_bits(seed + 1, i)) : f32_of_bits(special[bits / 4 % n]);
 }
 
 static void make_special(struct host_adam_matrix *a, uint32_t seed)
 {
     for (size_t i = 0; i < a->rows * a->cols; i++) {
-        uint32_t gradient = bits_of(special_float(seed, 4 * i));
-        a->master[i] = special_float(seed, 4 * i + 1);
+        const uint32_t gradient = f32_bits(special_float(seed, 4 * i));
+        const float master = special_float(seed, 4 * i + 1);
+        host_adam_write_masters(a, i, 1, &master);
         a->m[i] = special_float(seed, 4 * i + 2);
         a->v[i] = fabsf(special_float(seed, 4 * i + 3));
-        if (a->exchange_dtype == DTYPE_BF16)
+        if (a->dtype == DTYPE_BF16)
             ((uint16_t *)a->exchange)[i] = (uint16_t)(gradient >> 16);
         else
-            ((float *)a->exchange)[i] = float_of(gradient);
+            ((float *)a->exchange)[i] = f32_of_bits(gradient);
     }
+}
+
+static void assert_masters_come_back(const struct host_adam_matrix *a, const float *masters)
+{
+    const size_t n = a->rows * a->cols;
+    host_adam_write_masters(a, 0, n, masters);
+    float *back = masters_of(a);
+    assert_same_floats(back, masters, n);
+    free(back);
+}
+
+/* Lower halves: in the long ring all, round by round; else the edges, then random ones. */
+static uint32_t lower_half(uint32_t round, size_t i)
+{
+    static const uint32_t edges[] = {0, 1, 0x7fff, 0x8000, 0x8001, 0xffff};
+    if (in_long_ring())
+        return round;
+    return round < sizeof edges / sizeof *edges ? edges[round] : random_bits(round, i) >> 16;
+}
+
+/* Every fp32 value is a parameter and a remainder, and these are it again, to the bit; a NaN is a
+ * NaN's parameter and comes back as a NaN. */
+static void masters_come_back(void **state)
+{
+    (void)state;
+    struct host_adam_matrix a = matrix_create(256, 256, DTYPE_BF16, 0);
+    const size_t n = a.rows * a.cols; /* one for each upper half */
+    float *masters = zf_malloc(sizeof *masters * n);
+    const uint32_t rounds = in_long_ring() ? 0x10000 : 60;
+    for (uint32_t round = 0; round < rounds; round++) {
+        for (size_t i = 0; i < n; i++)
+            masters[i] = f32_of_bits((uint32_t)i << 16 | lower_half(round, i));
+        assert_masters_come_back(&a, masters);
+        for (size_t i = 0; i < n; i++)
+            assert_int_equal(((uint16_t *)a.parameters)[i] == 0x7fc0, isnan(masters[i]) != 0);
+    }
+    free(masters);
+    matrix_free(&a);
 }
 
 static void compare_path(enum host_adam_path path, enum dtype dtype, size_t rows, size_t cols,
@@ -138,8 +187,8 @@ static void compare_path(enum host_adam_path path, enum dtype dtype, size_t rows
     for (size_t i = 0; i < rows; i++)
         expected.updates[i] = got.updates[i] = random_bits(seed, i) % 3;
     for (int step = 0; step < 3; step++) {
-        host_adam_update(HOST_ADAM_PORTABLE, &expected, 0, rows, &rule, 0.37f);
-        host_adam_update(path, &got, 0, rows, &rule, 0.37f);
+        update(HOST_ADAM_PORTABLE, &expected, 0, rows, &rule, 0.37f);
+        update(path, &got, 0, rows, &rule, 0.37f);
         assert_same_matrix(&got, &expected);
     }
     matrix_free(&expected);
@@ -166,23 +215,52 @@ static void paths_agree_to_the_bit(void **state)
     }
 }
 
-/* To the nearer of the two neighbours, by their distance in double precision. */
+/* With the same gradients the masters of bf16 parameters are those of fp32 ones, to the bit, after
+ * many steps. */
+static void remainders_lose_nothing(void **state)
+{
+    (void)state;
+    enum { ROWS = 40, COLS = 37, STEPS = 200 };
+    for (int path = 0; path < HOST_ADAM_N_PATHS; path++) {
+        if (!host_adam_path_runs(path))
+            continue;
+        struct host_adam_matrix half = matrix_create(ROWS, COLS, DTYPE_BF16, 11);
+        struct host_adam_matrix whole = matrix_create(ROWS, COLS, DTYPE_F32, 11);
+        for (uint32_t step = 0; step < STEPS; step++) {
+            for (size_t i = 0; i < ROWS * COLS; i++) {
+                const uint16_t gradient = bf16_from_f32(random_float(step, i));
+                ((uint16_t *)half.exchange)[i] = gradient;
+                ((float *)whole.exchange)[i] = bf16_to_f32(gradient);
+            }
+            update(path, &half, 0, ROWS, &adamw_rule, 1);
+            update(path, &whole, 0, ROWS, &adamw_rule, 1);
+        }
+        float *masters = masters_of(&half);
+        assert_memory_equal(masters, whole.parameters, sizeof(float) * ROWS * COLS);
+        free(masters);
+        matrix_free(&half);
+        matrix_free(&whole);
+    }
+}
+
+/* To the nearer of the two neighbours, by their distance in double precision; from the middle to
+ * the greater in magnitude. */
 static uint16_t nearest_bf16(float value)
 {
-    uint32_t bits = bits_of(value), down = bits >> 16, up = down + 1;
+    uint32_t bits = f32_bits(value), down = bits >> 16, up = down + 1;
     if (isnan(value))
         return 0x7fc0;
     if (isinf(value))
         return (uint16_t)down;
-    double low = fabs((double)float_of(down << 16)), x = fabs((double)value);
-    double high = (up & 0x7fff) == 0x7f80 ? 0x1p128 : fabs((double)float_of(up << 16));
+    double low = fabs((double)f32_of_bits(down << 16)), x = fabs((double)value);
+    double high = (up & 0x7fff) == 0x7f80 ? 0x1p128 : fabs((double)f32_of_bits(up << 16));
     if (x - low == high - x)
-        return (uint16_t)(down % 2 ? up : down);
+        return (uint16_t)up;
     return (uint16_t)(x - low < high - x ? down : up);
 }
 
 /* With a learning rate of zero the master values are written as they are. */
-static void rounds_to_nearest_even(void **state)
+static void rounds_to_nearest(void **state)
 {
     (void)state;
     struct adamw rule = adamw_rule;
@@ -198,17 +276,21 @@ static void rounds_to_nearest_even(void **state)
             static const uint32_t lows[] = {0x7fff, 0x8000, 0x8001};
             memset(a.m, 0, 4 * n);
             memset(a.v, 0, 4 * n);
+            float *before = zf_malloc(4 * n);
             for (size_t i = 0; i < n; i++)
-                a.master[i] = float_of((uint32_t)i << 16 |
-                                       (low < 3 ? lows[low] : random_bits(9, i) & 0xffff));
-            float *before = memcpy(zf_malloc(4 * n), a.master, 4 * n);
+                before[i] = f32_of_bits((uint32_t)i << 16 |
+                                        (low < 3 ? lows[low] : random_bits(9, i) & 0xffff));
+            host_adam_write_masters(&a, 0, n, before);
             memset(a.exchange, 0, 2 * n);
-            host_adam_update(path, &a, 0, a.rows, &rule, 1);
+            update(path, &a, 0, a.rows, &rule, 1);
+            float *after = masters_of(&a);
+            assert_same_floats(after, before, n);
+            free(after);
             for (size_t i = 0; i < n; i++) {
                 uint16_t got = ((uint16_t *)a.exchange)[i];
                 if (got != nearest_bf16(before[i]))
                     fail_msg("%s: %08x becomes %04x, not %04x", host_adam_path_name(path),
-                             bits_of(before[i]), got, nearest_bf16(before[i]));
+                             f32_bits(before[i]), got, nearest_bf16(before[i]));
             }
             free(before);
         }
@@ -233,10 +315,11 @@ static void follows_the_formula(void **state)
         struct host_adam_matrix old = matrix_create(40, 33, DTYPE_F32, 3);
         for (size_t i = 0; i < a.rows; i++)
             a.updates[i] = (uint32_t)(i < 30 ? i / 3 : 1000 * i * i);
-        host_adam_update(host_adam_best_path(), &a, 0, a.rows, &rule, 0.5f);
+        update(host_adam_best_path(), &a, 0, a.rows, &rule, 0.5f);
+        const float *master = a.parameters, *old_master = old.parameters;
         for (size_t i = 0; i < a.rows * a.cols; i++) {
             double t = a.updates[i / a.cols], b1 = rule.beta1, b2 = rule.beta2;
-            double p = old.master[i], g = 0.5 * ((float *)old.exchange)[i];
+            double p = old_master[i], g = 0.5 * ((float *)old.exchange)[i];
             g += l2 ? rule.weight_decay * p : 0;
             double m = b1 * old.m[i] + (1 - b1) * g, v = b2 * old.v[i] + (1 - b2) * g * g;
             p -= l2 ? 0 : rule.lr * rule.weight_decay * p;
@@ -244,8 +327,8 @@ static void follows_the_formula(void **state)
                 rule.lr * (m / (1 - pow(b1, t))) / (sqrt(v / (1 - pow(b2, t))) + rule.eps);
             assert_close(a.v[i], v, 1e-6, "v", i);
             assert_true(fabs(a.m[i] - m) <= 1e-6 * (fabs(b1 * old.m[i]) + fabs(g)));
-            assert_true(fabs(a.master[i] - (p - move)) <= 1e-6 * (fabs(p) + fabs(move)));
-            assert_int_equal(bits_of(((float *)a.exchange)[i]), bits_of(a.master[i]));
+            assert_true(fabs(master[i] - (p - move)) <= 1e-6 * (fabs(p) + fabs(move)));
+            assert_int_equal(f32_bits(((float *)a.exchange)[i]), f32_bits(master[i]));
         }
         for (size_t i = 0; i < a.rows; i++)
             assert_int_equal(a.updates[i], (i < 30 ? i / 3 : 1000 * i * i) + 1);
@@ -271,13 +354,17 @@ static void leaves_rows_alone(void **state)
                 struct host_adam_matrix all = matrix_create(ROWS, COLS, dtype, 4);
                 struct host_adam_matrix old = matrix_create(ROWS, COLS, dtype, 4);
                 a.place = place;
-                host_adam_update(path, &a, FROM, TO, &adamw_rule, 1);
-                host_adam_update(path, &all, 0, ROWS, &adamw_rule, 1);
+                update(path, &a, FROM, TO, &adamw_rule, 1);
+                update(path, &all, 0, ROWS, &adamw_rule, 1);
                 size_t row_bytes = COLS * dtype_size(dtype);
                 for (size_t i = 0; i < ROWS; i++) {
                     bool kept = i < FROM || i >= TO || place[i] != CHANNEL_DEFERRED;
                     const struct host_adam_matrix *as = kept ? &old : &all;
-                    assert_memory_equal(a.master + i * COLS, as->master + i * COLS, 4 * COLS);
+                    assert_memory_equal((char *)a.parameters + i * row_bytes,
+                                        (char *)as->parameters + i * row_bytes, row_bytes);
+                    if (bf16)
+                        assert_memory_equal(a.remainders + i * COLS, as->remainders + i * COLS,
+                                            2 * COLS);
                     assert_memory_equal(a.m + i * COLS, as->m + i * COLS, 4 * COLS);
                     assert_memory_equal(a.v + i * COLS, as->v + i * COLS, 4 * COLS);
                     assert_memory_equal((char *)a.exchange + i * row_bytes,
@@ -341,8 +428,8 @@ static void jobs_on_workers_change_nothing(void **state)
                 for (size_t i = 0; i < ROWS * COLS; i++)
                     if (place[i / COLS] == CHANNEL_DEFERRED)
                         ((uint16_t *)whole.exchange)[i] = bf16_from_f32(window[i] / 3);
-            host_adam_update(host_adam_best_path(), &whole, 0, ROWS,
-                             windows ? &without_decay : &adamw_rule, 1);
+            update(host_adam_best_path(), &whole, 0, ROWS, windows ? &without_decay : &adamw_rule,
+                   1);
         }
         for (int threads = 1; threads <= 4; threads++) {
             struct worker_config config = {.local_size = 1,
@@ -380,6 +467,47 @@ static void jobs_on_workers_change_nothing(void **state)
     }
 }
 
+/* The commit as a job of its own: until then the parameters are as they were, then all is as with
+ * a job that commits. */
+static void a_commit_may_come_later(void **state)
+{
+    (void)state;
+    enum { ROWS = 700, COLS = 257, GROUPS = 3, GROUP = 1 };
+    unsigned char place[ROWS];
+    for (int i = 0; i < ROWS; i++)
+        place[i] = (unsigned char)(random_bits(8, (size_t)i) % 9 ? CHANNEL_DEFERRED : 1 + i % 3);
+    for (int bf16 = 0; bf16 < 2; bf16++) {
+        const enum dtype dtype = bf16 ? DTYPE_BF16 : DTYPE_F32;
+        const size_t bytes = dtype_size(dtype) * ROWS * COLS;
+        struct host_adam_matrix at_once = matrix_create(ROWS, COLS, dtype, 9);
+        struct host_adam_matrix later = matrix_create(ROWS, COLS, dtype, 9);
+        struct host_adam_matrix *both[] = {&at_once, &later};
+        char *before = memcpy(zf_malloc(bytes), later.parameters, bytes);
+        for (int i = 0; i < 2; i++) {
+            both[i]->place = place;
+            both[i]->part = (struct matrix_part){0, 0, ROWS, COLS};
+            int n;
+            struct host_adam_chunk *tasks = cut(both[i], &n);
+            struct host_adam_job job = {.chunks = tasks,
+                                        .group = GROUP,
+                                        .n_groups = GROUPS,
+                                        .rule = adamw_rule,
+                                        .commits_later = i == 1,
+                                        .path = host_adam_best_path()};
+            for (int k = 0; k < n; k++)
+                host_adam_run(&job, k);
+            assert_int_equal(memcmp(both[i]->parameters, before, bytes) == 0, i == 1);
+            for (int k = 0; i == 1 && k < n; k++)
+                host_adam_run_commit(&job, k);
+            free(tasks);
+        }
+        assert_same_matrix(&later, &at_once);
+        matrix_free(&at_once);
+        matrix_free(&later);
+        free(before);
+    }
+}
+
 /* Seconds of one update of a matrix, group after group. */
 static double time_groups(struct host_adam_matrix *a, int cols, int n_groups)
 {
@@ -414,11 +542,12 @@ static void groups_are_as_fast_as_one_array(void **state)
     static const int widths[] = {96, 768};
     struct zf_error err = {""};
     const size_t n = 16 << 20;
-    struct host_adam_matrix a = {.master = host_memory_allocate(4 * n, &err),
+    struct host_adam_matrix a = {.dtype = DTYPE_BF16,
+                                 .parameters = host_memory_allocate(2 * n, &err),
+                                 .remainders = host_memory_allocate(2 * n, &err),
                                  .m = host_memory_allocate(4 * n, &err),
                                  .v = host_memory_allocate(4 * n, &err),
-                                 .exchange = host_memory_allocate(4 * n, &err),
-                                 .exchange_dtype = DTYPE_BF16,
+                                 .exchange = host_memory_allocate(2 * n, &err),
                                  .updates = zf_calloc(n, sizeof *a.updates)};
     for (size_t k = 0; k < sizeof widths / sizeof *widths; k++) {
         double whole = INFINITY, groups = INFINITY;
@@ -430,9 +559,11 @@ static void groups_are_as_fast_as_one_array(void **state)
                       whole / groups);
         assert_true(whole / groups >= 0.6);
     }
-    float *arrays[] = {a.master, a.m, a.v, a.exchange};
-    for (int i = 0; i < 4; i++)
-        host_memory_free(arrays[i], 4 * n);
+    void *halves[] = {a.parameters, a.remainders, a.exchange};
+    for (int i = 0; i < 3; i++)
+        host_memory_free(halves[i], 2 * n);
+    host_memory_free(a.m, 4 * n);
+    host_memory_free(a.v, 4 * n);
     free(a.updates);
 }
 
@@ -459,19 +590,19 @@ static void follow_pytorch(const char *path, struct adamw rule)
     struct host_adam_matrix a = matrix_create(ROWS, COLS, DTYPE_F32, 0);
     memset(a.m, 0, 4 * ROWS * COLS);
     memset(a.v, 0, 4 * ROWS * COLS);
-    memcpy(a.master, start, 4 * ROWS * COLS);
+    memcpy(a.parameters, start, 4 * ROWS * COLS);
+    const float *master = a.parameters;
     for (int step = 0; step < STEPS; step++) {
         rule.lr = 1e-2f * (float)(step + 1) / STEPS;
         memcpy(a.exchange, gradients + step * ROWS * COLS, 4 * ROWS * COLS);
-        host_adam_update(host_adam_best_path(), &a, 0, ROWS, &rule, 1);
+        update(host_adam_best_path(), &a, 0, ROWS, &rule, 1);
         double difference = 0, norm = 0;
         for (size_t i = 0; i < ROWS * COLS; i++) {
             double expected = parameters[(size_t)step * ROWS * COLS + i];
-            difference += pow(a.master[i] - expected, 2);
+            difference += pow(master[i] - expected, 2);
             norm += expected * expected;
-            if (fabs(a.master[i] - expected) > 1e-6 * (fabs(expected) + rule.lr))
-                fail_msg("step %d: parameter %zu is %.9g, not %.9g", step, i, a.master[i],
-                         expected);
+            if (fabs(master[i] - expected) > 1e-6 * (fabs(expected) + rule.lr))
+                fail_msg("step %d: parameter %zu is %.9g, not %.9g", step, i, master[i], expected);
         }
         assert_true(sqrt(difference) <= 1e-6 * sqrt(norm));
     }
@@ -521,11 +652,14 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(paths_agree_to_the_bit),
-        cmocka_unit_test(rounds_to_nearest_even),
+        cmocka_unit_test(masters_come_back),
+        cmocka_unit_test(remainders_lose_nothing),
+        cmocka_unit_test(rounds_to_nearest),
         cmocka_unit_test(follows_the_formula),
         cmocka_unit_test(leaves_rows_alone),
         cmocka_unit_test(tasks_cover_a_matrix),
         cmocka_unit_test(jobs_on_workers_change_nothing),
+        cmocka_unit_test(a_commit_may_come_later),
         cmocka_unit_test(groups_are_as_fast_as_one_array),
         cmocka_unit_test(follows_pytorch),
         cmocka_unit_test(allocates_host_memory),

@@ -142,7 +142,7 @@ static void check_update(const struct slots *before, const struct slots *after,
             "master", got,
             adamw_element(&rule, p, before->m[k][state], before->v[k][state], g, u->updates + 1.0),
             1e-6);
-        const float seen = bf16 ? bf16_to_f32(bf16_from_f32(got)) : got;
+        const float seen = bf16 ? bf16_to_f32(bf16_parameter(got)) : got;
         assert_memory_equal(after->param[k] + at, &seen, sizeof seen);
         const double g_m = rule.l2 ? g + rule.weight_decay * p : g;
         assert_near("m", after->m[k][state],

@@ -574,7 +574,7 @@ static void I8(void **state)
         size_t all = 2 * memory.host_elements, channels = 0;
         for (int k = 0; k < p.table.n_params; k++)
             channels += (size_t)p.table.params[k].rows;
-        /* master, m, v and the bf16 exchange buffer; with host windows,
+        /* parameter, remainder, m, v and the bf16 exchange buffer; with host windows,
          * those and staged gradients */
         assert_int_equal(memory.host,
                          (on_host ? 20 : 14) * memory.host_elements + sizeof(uint32_t) * channels);
@@ -596,6 +596,52 @@ static void I8(void **state)
         assert_int_equal(traffic, expected);
         if (!on_host)
             assert_true((double)traffic / 40 <= 0.6 * (double)model);
+        problem_destroy(&p);
+    }
+}
+
+/* Notes that an array lies in the host's state, where no other does. */
+static size_t mark(const struct engine *e, unsigned char *taken, const void *array, size_t bytes)
+{
+    const size_t at = (size_t)((const char *)array - e->host.state);
+    assert_true(at + bytes <= e->host.state_bytes);
+    for (size_t i = at; i < at + bytes; i++)
+        assert_false(taken[i]++);
+    return bytes;
+}
+
+/* The host's state takes 12 bytes an element of the memory that was allocated for it, the
+ * parameter's copy among them, and all of the memory is used: bf16 and 16 bits more, or fp32. */
+static void host_state(void **state)
+{
+    (void)state;
+    for (unsigned seed = 0; seed < 8; seed++) {
+        struct engine_config c = problem_config();
+        struct problem p;
+        c.topk_ratio = 0.1;
+        c.update_interval = 4;
+        c.apply_lag = 1;
+        c.bf16 = seed % 2;
+        c.accumulate = seed & 2 ? ENGINE_ACCUMULATE_HOST : ENGINE_ACCUMULATE_DEVICE;
+        problem_create(&p, seed, alone, &c);
+        const struct engine *e = p.engine;
+        const size_t each = e->config.bf16 ? 2 : 4, window = seed & 2 ? 4 : 0;
+        unsigned char *taken = zf_calloc(e->host.state_bytes, 1);
+        size_t used = 0;
+        for (int k = 0; k < e->n_matrices; k++) {
+            const struct matrix *m = &e->matrices[k];
+            const size_t n = m->selectable ? owned_elements(m) : 0;
+            used += n ? mark(e, taken, m->host.parameters, each * n) : 0;
+            used += n && each == 2 ? mark(e, taken, m->host.remainders, 2 * n) : 0;
+            used += n ? mark(e, taken, m->host.m, 4 * n) + mark(e, taken, m->host.v, 4 * n) : 0;
+            used += n && window ? mark(e, taken, m->host.window, 4 * n) : 0;
+            if (k > 0 && n && m[-1].selectable)
+                assert_ptr_equal(m->host.parameters,
+                                 (char *)m[-1].host.parameters + each * owned_elements(m - 1));
+        }
+        assert_int_equal(used, (12 + window) * e->host.elements);
+        assert_int_equal(used, e->host.state_bytes);
+        free(taken);
         problem_destroy(&p);
     }
 }
@@ -648,7 +694,7 @@ static void bf16_parameters(void **state)
         run(&p, 0, 40);
         run(&exact, 0, 40);
         for (size_t i = 0; i < p.table.n_elements; i++)
-            assert_true(p.params[i] == bf16_to_f32(bf16_from_f32(p.params[i])));
+            assert_true(p.params[i] == bf16_to_f32(bf16_parameter(p.params[i])));
         assert_true(distance(p.params, exact.params, p.table.n_elements) < 3e-2);
         problem_destroy(&p);
         problem_destroy(&exact);
@@ -974,6 +1020,7 @@ int main(int argc, char **argv)
         cmocka_unit_test(I6_used_engine),
         cmocka_unit_test(I7),
         cmocka_unit_test(I8),
+        cmocka_unit_test(host_state),
         cmocka_unit_test(I9),
         cmocka_unit_test(bf16_parameters),
         cmocka_unit_test(non_finite),

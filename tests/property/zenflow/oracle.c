@@ -111,6 +111,7 @@ static void adamw(const struct oracle *o, struct channel *c, const double *g, do
     }
 }
 
+/* Gradients on the link. */
 static float rounded(const struct oracle *o, double x)
 {
     return o->bf16 ? bf16_to_f32(bf16_from_f32((float)x)) : (float)x;
@@ -118,9 +119,11 @@ static float rounded(const struct oracle *o, double x)
 
 static void show(struct oracle *o, const struct channel *c)
 {
-    for (int j = 0; j < c->cols; j++)
-        o->visible[c->param->offset + (size_t)c->row * (size_t)c->cols + (size_t)j] =
-            rounded(o, c->value[j]);
+    float *row = o->visible + c->param->offset + (size_t)c->row * (size_t)c->cols;
+    for (int j = 0; j < c->cols; j++) {
+        const float x = (float)c->value[j];
+        row[j] = o->bf16 ? bf16_to_f32(bf16_parameter(x)) : x;
+    }
 }
 
 /* The K channels of greatest norm, by asking of each how many come before it. */

@@ -67,7 +67,7 @@ static void write_params(struct problem *p)
     size_t n = p->table.n_elements;
     uint16_t *rounded = zf_malloc(sizeof *rounded * n);
     for (size_t i = 0; i < n; i++)
-        rounded[i] = bf16_from_f32(p->params[i]);
+        rounded[i] = bf16_parameter(p->params[i]);
     bool bf16 = d->dtype == DTYPE_BF16;
     d->copy(d->compute, p->device_params, bf16 ? (void *)rounded : (void *)p->params,
             dtype_size(d->dtype) * n);
