@@ -294,7 +294,8 @@ static bool load_groups(struct engine *e, const struct piece *p, struct zf_error
                            .oldest_in_flight = f[4],
                            .closing_steps = f[5],
                            .has_leaving = f[6],
-                           .update = {.handed_over = e->windows.groups[j].update.handed_over}};
+                           .update = {.layers = e->windows.groups[j].update.layers},
+                           .received = e->windows.groups[j].received};
     }
     memcpy(e->observed.important_norm, norms->data, sizeof(double) * n);
     memcpy(e->observed.deferred_norm, (const char *)norms->data + sizeof(double) * n,

@@ -73,17 +73,32 @@ static void place_host_state(struct engine *e)
     }
 }
 
+/* Cuts each layer's matrices; NULL: only counts. */
+static void cut_layers(struct engine *e, struct host_adam_chunk *chunks)
+{
+    int n = 0, i = 0;
+    for (int layer = 0; layer < e->table->n_layers; layer++) {
+        e->host.first_chunk[layer] = n;
+        for (; i < e->n_matrices && e->matrices[i].param->layer == layer; i++)
+            if (e->matrices[i].selectable)
+                n += host_adam_cut(&e->matrices[i].host, chunks ? chunks + n : NULL);
+    }
+    e->host.first_chunk[e->table->n_layers] = n;
+}
+
 static void make_chunks(struct engine *e)
 {
-    for (int pass = 0; pass < 2; pass++) {
-        e->host.n_chunks = 0;
-        for (int i = 0; i < e->n_matrices; i++)
-            if (e->matrices[i].selectable)
-                e->host.n_chunks += host_adam_cut(
-                    &e->matrices[i].host, pass == 1 ? e->host.chunks + e->host.n_chunks : NULL);
-        if (pass == 0)
-            e->host.chunks = zf_malloc(sizeof *e->host.chunks * (size_t)(e->host.n_chunks + 1));
-    }
+    const size_t n_layers = (size_t)e->table->n_layers;
+    e->host.first_chunk = zf_malloc(sizeof *e->host.first_chunk * (n_layers + 1));
+    cut_layers(e, NULL);
+    e->host.chunks =
+        zf_malloc(sizeof *e->host.chunks * ((size_t)e->host.first_chunk[n_layers] + 1));
+    cut_layers(e, e->host.chunks);
+}
+
+const struct host_adam_chunk *host_chunks(const struct engine *e, int layer)
+{
+    return e->host.chunks + e->host.first_chunk[layer];
 }
 
 bool host_create(struct engine *e, struct zf_error *err)
@@ -115,6 +130,7 @@ void host_release(struct engine *e)
     if (h->exchange)
         e->device->release_host(h->exchange);
     free(h->chunks);
+    free(h->first_chunk);
     free(h->updates);
 }
 
@@ -125,8 +141,9 @@ void host_release(struct engine *e)
  */
 static void initialise_chunk(void *argument, int chunk)
 {
-    struct engine *e = argument;
-    const struct host_adam_chunk *c = &e->host.chunks[chunk];
+    const struct layer_work *work = argument;
+    const struct engine *e = work->engine;
+    const struct host_adam_chunk *c = &host_chunks(e, work->layer)[chunk];
     const struct matrix *m = &e->matrices[c->matrix->part.index];
     const size_t at = (size_t)c->first * (size_t)m->cols, size = dtype_size(m->host.dtype);
     const size_t n = (size_t)(c->last - c->first) * (size_t)m->cols;
@@ -154,6 +171,11 @@ static void download_parameters(struct engine *e)
     d->stream_wait(d->compute);
 }
 
+static int count_chunks(const struct engine *e, int layer)
+{
+    return e->host.first_chunk[layer + 1] - e->host.first_chunk[layer];
+}
+
 void host_start(struct engine *e)
 {
     const struct engine_config *c = &e->config;
@@ -170,41 +192,71 @@ void host_start(struct engine *e)
         return;
     if (!e->device->unified)
         download_parameters(e);
-    struct worker_job job = {.run = initialise_chunk, .argument = e, .n_chunks = e->host.n_chunks};
-    worker_pool_wait(e->host.workers, worker_pool_submit(e->host.workers, &job));
+    for (int layer = 0; layer < e->table->n_layers; layer++) {
+        struct layer_work work = {.engine = e, .layer = layer};
+        const struct worker_job job = {
+            .run = initialise_chunk, .argument = &work, .n_chunks = count_chunks(e, layer)};
+        if (job.n_chunks > 0)
+            worker_pool_wait(e->host.workers, worker_pool_submit(e->host.workers, &job));
+    }
+}
+
+void host_work_create(struct engine *e, struct host_work *work)
+{
+    const size_t n_layers = (size_t)e->table->n_layers;
+    *work = (struct host_work){.layers = zf_calloc(n_layers, sizeof *work->layers)};
+    for (size_t layer = 0; layer < n_layers; layer++)
+        work->layers[layer] = (struct layer_work){
+            .engine = e, .layer = (int)layer, .handed_over = e->device->event_create()};
+}
+
+void host_work_release(struct engine *e, struct host_work *work)
+{
+    for (int layer = 0; work->layers && layer < e->table->n_layers; layer++)
+        e->device->event_destroy(work->layers[layer].handed_over);
+    free(work->layers);
 }
 
 static void hand_over(void *argument)
 {
-    struct host_work *work = argument;
-    work->ticket = worker_pool_submit(work->workers, &work->job);
+    struct layer_work *work = argument;
+    work->ticket = worker_pool_submit(work->engine->host.workers, &work->job);
 }
 
-void host_submit(struct engine *e, struct host_work *work, void (*run)(void *, int),
+void host_submit(struct engine *e, struct host_work *work, int layer, void (*run)(void *, int),
                  size_t (*bytes)(void *, int), void *argument)
 {
     struct device *d = e->device;
-    work->workers = e->host.workers;
-    work->job = (struct worker_job){run, argument, e->host.n_chunks, bytes};
+    struct layer_work *part = &work->layers[layer];
+    part->job = (struct worker_job){run, argument, count_chunks(e, layer), bytes};
     work->begun = true;
     work->step = trace_step(e->config.trace);
-    d->stream_call(e->streams.down, hand_over, work);
-    d->event_record(work->handed_over, e->streams.down);
+    if (part->job.n_chunks == 0)
+        return;
+    d->stream_call(e->streams.down, hand_over, part);
+    d->event_record(part->handed_over, e->streams.down);
 }
 
-void host_wait(struct engine *e, const struct host_work *work)
+void host_wait_layer(struct engine *e, const struct host_work *work, int layer)
 {
-    if (!work->begun)
+    const struct layer_work *part = &work->layers[layer];
+    if (!work->begun || part->job.n_chunks == 0)
         return;
-    e->device->event_wait(work->handed_over);
+    e->device->event_wait(part->handed_over);
     double start = clock_seconds();
-    bool done = worker_pool_done(e->host.workers, work->ticket);
-    worker_pool_wait(e->host.workers, work->ticket);
+    bool done = worker_pool_done(e->host.workers, part->ticket);
+    worker_pool_wait(e->host.workers, part->ticket);
     double end = clock_seconds();
     if (done)
         return;
     e->host.stall_seconds += end - start;
     trace_span(e->config.trace, TRACE_HOST, 0, "stall", trace_step(e->config.trace), start, end);
+}
+
+void host_wait(struct engine *e, const struct host_work *work)
+{
+    for (int layer = 0; layer < e->table->n_layers; layer++)
+        host_wait_layer(e, work, layer);
 }
 
 double host_take_stall(struct engine *e)
@@ -219,9 +271,10 @@ void host_trace(const struct engine *e, struct host_work *work, const char *name
     double begin, end;
     if (!work->step)
         return;
-    for (int w = 0; w < worker_pool_threads(e->host.workers); w++) {
-        worker_pool_span(e->host.workers, work->ticket, w, &begin, &end);
-        trace_span(e->config.trace, TRACE_WORKERS, w, name, work->step, begin, end);
-    }
+    for (int layer = 0; layer < e->table->n_layers; layer++)
+        for (int w = 0; w < worker_pool_threads(e->host.workers); w++)
+            if (work->layers[layer].job.n_chunks > 0 &&
+                worker_pool_span(e->host.workers, work->layers[layer].ticket, w, &begin, &end))
+                trace_span(e->config.trace, TRACE_WORKERS, w, name, work->step, begin, end);
     work->step = 0;
 }

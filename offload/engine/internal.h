@@ -72,14 +72,21 @@ struct matrix {
         n_leaving[ENGINE_MAX_INTERVAL]; /* owned channels by group */
 };
 
-/* A job for the workers that begins when a stream has got to it. */
-struct host_work {
-    struct worker_pool *workers;
+/* A layer's part of what the workers are to do: a job that begins when a stream has got to it. */
+struct layer_work {
+    struct engine *engine;
+    int layer;
     struct worker_job job;
-    struct event *handed_over; /* the stream has got there: ticket holds */
+    struct host_adam_job update; /* where that is what is to be done */
+    struct event *handed_over;   /* the stream has got there: ticket holds */
     uint64_t ticket;
-    bool begun; /* since the engine was created or loaded */
-    int step;   /* for the timeline: of the job that it has not got yet, else 0 */
+};
+
+/* What the workers are to do, layer by layer. */
+struct host_work {
+    struct layer_work *layers; /* (n_layers) */
+    bool begun;                /* since the engine was created or loaded */
+    int step;                  /* for the timeline: of jobs that it has not got yet, else 0 */
 };
 
 /* A group's window and the host update that its last closing started. */
@@ -91,10 +98,10 @@ struct group {
     bool in_flight; /* an update has been handed to the host and is not visible yet */
     int due;        /* the step at whose end it becomes visible */
     int oldest_in_flight;
-    struct host_work update;
-    struct host_adam_job job; /* the update in flight */
-    int closing_steps;        /* gradients in the window that it closed */
-    bool has_leaving;         /* channels left with that closing */
+    struct host_work update;   /* in flight */
+    struct event *received;    /* what the last one has made has left the exchange buffer */
+    int closing_steps;         /* gradients in the window that it closed */
+    bool has_leaving;          /* channels left with that closing */
 };
 
 /* Steps by the clock. */
@@ -119,6 +126,7 @@ struct streams {
     struct stream *reducing;  /* gradients to their owners, norms */
     struct stream *down, *up; /* the link, one each way */
     struct event *mark;       /* orders one stream behind what is on another so far */
+    struct event *read;       /* this step's passes have read the parameters */
     struct event *norm_known; /* norms.summary_host holds this step's */
     struct event **arrived;   /* (n_layers) parameters on their way to a layer are there */
     bool *arriving;           /* (n_layers) and the compute stream does not wait for it yet */
@@ -186,8 +194,8 @@ struct observed {
 
 struct host {
     struct worker_pool *workers;    /* NULL where nothing is ever deferred */
-    struct host_adam_chunk *chunks; /* of all jobs */
-    int n_chunks;
+    struct host_adam_chunk *chunks; /* of all layers */
+    int *first_chunk;               /* (n_layers + 1) where each layer's begin */
     char *state;    /* m, v, windows where they are on the host, parameters, remainders */
     void *exchange; /* gradients down, parameters up; then staged gradients */
     size_t state_bytes, exchange_bytes;
@@ -303,11 +311,16 @@ bool host_create(struct engine *e, struct zf_error *err);
 /* Starts the workers, who make masters of the parameters; once the table of matrices is there. */
 void host_start(struct engine *e);
 void host_release(struct engine *e);
-/* The workers get a job, when stream `down` has got to here. bytes: as in
+void host_work_create(struct engine *e, struct host_work *work);
+void host_work_release(struct engine *e, struct host_work *work);
+/* The chunks of a layer, which its jobs have. */
+const struct host_adam_chunk *host_chunks(const struct engine *e, int layer);
+/* The workers get a layer's job, when stream `down` has got to here. bytes: as in
  * struct worker_job. */
-void host_submit(struct engine *e, struct host_work *work, void (*run)(void *, int),
+void host_submit(struct engine *e, struct host_work *work, int layer, void (*run)(void *, int),
                  size_t (*bytes)(void *, int), void *argument);
-/* Waits for the workers, counting the wait as a stall. */
+/* Waits for the workers, for one layer or all, counting the wait as a stall. */
+void host_wait_layer(struct engine *e, const struct host_work *work, int layer);
 void host_wait(struct engine *e, const struct host_work *work);
 /* The seconds that host_wait has counted since the last call. */
 double host_take_stall(struct engine *e);

@@ -66,6 +66,7 @@ void selection_publish(struct engine *e)
                sizeof(int) * (size_t)m->n_owned);
     }
     d->copy(d->compute, e->selection.slot_device, e->selection.slot, sizeof(int) * e->n_channels);
+    streams_follow(e, e->streams.up, d->compute);
     selection_count(e);
 }
 

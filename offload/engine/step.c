@@ -110,6 +110,7 @@ void engine_layer_gradients_ready(struct engine *e, int layer)
 static void measure_step(struct engine *e)
 {
     struct device *d = e->device;
+    d->event_record(e->streams.read, d->compute);
     take_reduced(e);
     comm_device_all_reduce(e->comm, e->streams.reducing, e->norms.squared, e->n_channels);
     d->row_ops->summarise_norms(e->streams.reducing, e->norms.summary, e->norms.squared,

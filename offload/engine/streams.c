@@ -15,6 +15,7 @@ void streams_create(struct engine *e)
     s->up = d->stream_create();
     s->mark = d->event_create();
     s->norm_known = d->event_create();
+    s->read = d->event_create();
     s->n_slots = params_gradient_slot(e->table, e->table->n_layers);
     s->taken = zf_calloc((size_t)s->n_slots, sizeof *s->taken);
     s->sent = zf_calloc((size_t)s->n_slots, sizeof *s->sent);
@@ -37,6 +38,7 @@ void streams_release(struct engine *e)
         d->stream_destroy(streams[i]);
     d->event_destroy(s->mark);
     d->event_destroy(s->norm_known);
+    d->event_destroy(s->read);
     for (int l = 0; l < e->table->n_layers; l++)
         d->event_destroy(s->arrived[l]);
     for (int i = 0; i < s->n_slots; i++) {

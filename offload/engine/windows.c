@@ -56,16 +56,20 @@ void windows_place(struct engine *e)
 
 void windows_create(struct engine *e)
 {
-    e->windows.accumulation.handed_over = e->device->event_create();
-    for (int j = 0; j < ENGINE_MAX_INTERVAL; j++)
-        e->windows.groups[j].update.handed_over = e->device->event_create();
+    host_work_create(e, &e->windows.accumulation);
+    for (int j = 0; j < ENGINE_MAX_INTERVAL; j++) {
+        host_work_create(e, &e->windows.groups[j].update);
+        e->windows.groups[j].received = e->device->event_create();
+    }
 }
 
 void windows_release(struct engine *e)
 {
-    e->device->event_destroy(e->windows.accumulation.handed_over);
-    for (int j = 0; j < ENGINE_MAX_INTERVAL; j++)
-        e->device->event_destroy(e->windows.groups[j].update.handed_over);
+    host_work_release(e, &e->windows.accumulation);
+    for (int j = 0; j < ENGINE_MAX_INTERVAL; j++) {
+        host_work_release(e, &e->windows.groups[j].update);
+        e->device->event_destroy(e->windows.groups[j].received);
+    }
 }
 
 /* Deferred channels of all matrices, in a set of groups. */
@@ -86,9 +90,10 @@ static size_t link_bytes(const struct engine *e, const struct matrix *m, int cha
 /* Adds staged gradients to one chunk's host windows. */
 static void accumulate_chunk(void *argument, int chunk)
 {
-    struct engine *e = argument;
-    const struct host_adam_chunk *c = &e->host.chunks[chunk];
-    struct matrix *m = &e->matrices[c->matrix->part.index];
+    const struct layer_work *work = argument;
+    const struct engine *e = work->engine;
+    const struct host_adam_chunk *c = &host_chunks(e, work->layer)[chunk];
+    const struct matrix *m = &e->matrices[c->matrix->part.index];
     const struct row_groups groups = owned_groups(e, m);
     size_t n = (size_t)m->cols;
     for (int row = c->first; row < c->last; row++) {
@@ -108,8 +113,9 @@ static void accumulate_chunk(void *argument, int chunk)
 /* What it reads and writes. */
 static size_t accumulate_bytes(void *argument, int chunk)
 {
-    const struct engine *e = argument;
-    const struct host_adam_chunk *c = &e->host.chunks[chunk];
+    const struct layer_work *work = argument;
+    const struct engine *e = work->engine;
+    const struct host_adam_chunk *c = &host_chunks(e, work->layer)[chunk];
     const struct matrix *m = &e->matrices[c->matrix->part.index];
     size_t bytes = 0;
     for (int row = c->first; row < c->last; row++)
@@ -181,7 +187,9 @@ void windows_count_step(struct engine *e, float factor, struct step_report *repo
             g->oldest = e->step;
     }
     if (e->windows.staging_gradients) {
-        host_submit(e, &e->windows.accumulation, accumulate_chunk, accumulate_bytes, e);
+        struct host_work *work = &e->windows.accumulation;
+        for (int layer = 0; layer < e->table->n_layers; layer++)
+            host_submit(e, work, layer, accumulate_chunk, accumulate_bytes, &work->layers[layer]);
         report->bytes_down += e->windows.staged_bytes;
     }
 }
@@ -200,19 +208,43 @@ static float deferred_lr(const struct engine *e, const struct group *g)
     return e->lr * (float)(scale == ENGINE_LR_SQRT ? sqrt(g->open_steps) : scale);
 }
 
-static void send_means(struct engine *e, struct group *g, struct step_report *report)
+/* Bytes of a layer's channels in a group. */
+static size_t layer_bytes(const struct engine *e, int layer, const struct group *g)
 {
-    struct device *d = e->device;
     size_t bytes = 0;
-    for (int i = 0; i < e->n_matrices; i++)
+    for (int i = e->batches.first_of_layer[layer]; i < e->batches.first_of_layer[layer + 1]; i++)
         bytes += link_bytes(e, &e->matrices[i], e->matrices[i].n_deferred[g->index]);
-    streams_follow(e, e->streams.down, d->compute);
+    return bytes;
+}
+
+static void send_means(struct engine *e, const struct group *g, int layer,
+                       struct step_report *report)
+{
+    const size_t bytes = layer_bytes(e, layer, g);
+    if (bytes == 0)
+        return;
     trace_begin(e->config.trace, TRACE_LINK_DOWN, "window");
     const struct channel_set set = channels_in(e, (uint64_t)1 << g->index, false);
-    d->row_ops->send_rows(e->streams.down, &e->batches.all, ROWS_WINDOW, exchange_dtype(e), &set,
-                          (float)g->open_steps);
+    e->device->row_ops->send_rows(e->streams.down, &e->batches.layers[layer], ROWS_WINDOW,
+                                  exchange_dtype(e), &set, (float)g->closing_steps);
     trace_end(e->config.trace, TRACE_LINK_DOWN, bytes);
     report->bytes_down += bytes;
+}
+
+/* A layer's means go down, and as soon as they are there its update begins. */
+static void update_layer(struct engine *e, struct group *g, int layer, float lr,
+                         struct step_report *report)
+{
+    struct layer_work *work = &g->update.layers[layer];
+    if (e->config.accumulate == ENGINE_ACCUMULATE_DEVICE)
+        send_means(e, g, layer, report);
+    work->update = (struct host_adam_job){.chunks = host_chunks(e, layer),
+                                          .group = g->index,
+                                          .n_groups = e->windows.interval,
+                                          .rule = channels_rule(e, lr),
+                                          .window_steps = (float)g->closing_steps,
+                                          .path = host_adam_best_path()};
+    host_submit(e, &g->update, layer, host_adam_run, host_adam_bytes, &work->update);
 }
 
 void windows_close(struct engine *e, struct group *g, struct step_report *report)
@@ -222,22 +254,15 @@ void windows_close(struct engine *e, struct group *g, struct step_report *report
     assert(!g->in_flight);
     const float lr = deferred_lr(e, g);
     selection_adopt(e, g, lr, report);
-    streams_follow(e, e->streams.down,
-                   e->streams.up); /* the group's last update has left the exchange buffer */
-    if (e->config.accumulate == ENGINE_ACCUMULATE_DEVICE)
-        send_means(e, g, report);
+    e->device->event_order(e->streams.down, g->received);
+    streams_follow(e, e->streams.down, e->device->compute);
     g->closing_steps = g->open_steps;
-    g->job = (struct host_adam_job){.chunks = e->host.chunks,
-                                    .group = g->index,
-                                    .n_groups = e->windows.interval,
-                                    .rule = channels_rule(e, lr),
-                                    .window_steps = (float)g->closing_steps,
-                                    .path = host_adam_best_path()};
+    for (int layer = 0; layer < e->table->n_layers; layer++)
+        update_layer(e, g, layer, lr, report);
     g->open_steps = 0;
     g->in_flight = true;
     g->due = e->step + e->windows.lag;
     g->oldest_in_flight = g->oldest;
-    host_submit(e, &g->update, host_adam_run, host_adam_bytes, &g->job);
 }
 
 /* ---- arriving ---- */
@@ -246,11 +271,10 @@ void windows_close(struct engine *e, struct group *g, struct step_report *report
 static void receive(struct engine *e, int layer, const struct group *g, struct step_report *report)
 {
     const struct channel_set set = channels_in(e, (uint64_t)1 << g->index, false);
-    size_t bytes = 0;
+    const size_t bytes = layer_bytes(e, layer, g);
     for (int i = e->batches.first_of_layer[layer]; i < e->batches.first_of_layer[layer + 1]; i++) {
         const struct matrix *m = &e->matrices[i];
         const struct row_groups groups = all_groups(e, m);
-        bytes += link_bytes(e, m, m->n_deferred[g->index]);
         for_each_in_group(r, &groups, g->index, e->ranks > 1 && m->selectable ? m->param->rows : 0)
             sharing_note(e, m->first_channel + (size_t)r);
     }
@@ -262,17 +286,17 @@ static void receive(struct engine *e, int layer, const struct group *g, struct s
 
 static void arrive(struct engine *e, struct group *g, struct step_report *report)
 {
-    host_wait(e, &g->update);
-    host_trace(e, &g->update, "AdamW");
-    streams_follow(e, e->streams.up,
-                   e->device->compute); /* which reads the parameters as they were */
+    e->device->event_order(e->streams.up, e->streams.read);
     size_t before = report->bytes_up;
     trace_begin(e->config.trace, TRACE_LINK_UP, "parameters");
     for (int layer = 0; layer < e->table->n_layers; layer++) {
+        host_wait_layer(e, &g->update, layer);
         receive(e, layer, g, report);
         streams_bring(e, layer, e->streams.up);
     }
     trace_end(e->config.trace, TRACE_LINK_UP, report->bytes_up - before);
+    e->device->event_record(g->received, e->streams.up);
+    host_trace(e, &g->update, "AdamW");
     int staleness = e->step - g->oldest_in_flight;
     assert(staleness <= e->windows.interval - 1 + e->windows.lag);
     report->staleness = staleness > report->staleness ? staleness : report->staleness;
@@ -301,6 +325,7 @@ void windows_wait(struct engine *e)
 
 void windows_flush(struct engine *e, struct step_report *report)
 {
+    e->device->event_record(e->streams.read, e->device->compute);
     windows_arrive(e, true, report);
     for (int j = 0; j < e->windows.interval; j++)
         windows_close(e, &e->windows.groups[j], report);
@@ -324,7 +349,8 @@ void windows_forget(struct engine *e)
 {
     struct windows *w = &e->windows;
     for (int j = 0; j < ENGINE_MAX_INTERVAL; j++)
-        w->groups[j] = (struct group){.update = {.handed_over = w->groups[j].update.handed_over}};
+        w->groups[j] = (struct group){.update = {.layers = w->groups[j].update.layers},
+                                      .received = w->groups[j].received};
     w->accumulation.begun = false;
     windows_begin(e, 1, 0, 0);
 }

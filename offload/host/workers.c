@@ -347,11 +347,14 @@ double worker_pool_busy_seconds(const struct worker_pool *pool)
     return 1e-9 * (double)sum + planned;
 }
 
-void worker_pool_span(const struct worker_pool *pool, uint64_t ticket, int worker, double *begin,
+bool worker_pool_span(const struct worker_pool *pool, uint64_t ticket, int worker, double *begin,
                       double *end)
 {
     assert(worker_pool_done(pool, ticket));
+    if (pool->submitted - ticket >= WORKER_MAX_JOBS)
+        return false;
     const struct span *span = &pool->workers[worker].spans[ticket % WORKER_MAX_JOBS];
     *begin = span->begin;
     *end = span->end;
+    return true;
 }

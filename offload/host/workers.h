@@ -19,7 +19,7 @@
 struct plan;
 
 /* Jobs that may be unfinished at once; one more, and submitting waits for the oldest. */
-#define WORKER_MAX_JOBS 256
+#define WORKER_MAX_JOBS 1024
 
 struct worker_config {
     int local_rank, local_size; /* this rank's place among those on the machine that share the
@@ -64,9 +64,9 @@ void worker_pool_wait(struct worker_pool *pool, uint64_t ticket);
 
 /* Seconds that workers have spent in jobs, summed over workers. */
 double worker_pool_busy_seconds(const struct worker_pool *pool);
-/* When one worker began and ended its part of a job, on data/clock.h's clock. The job must be done,
- * and fewer than WORKER_MAX_JOBS submitted since. */
-void worker_pool_span(const struct worker_pool *pool, uint64_t ticket, int worker, double *begin,
+/* When one worker began and ended its part of a job that is done, on data/clock.h's clock. Whether it
+ * is still known: until WORKER_MAX_JOBS have been submitted since. */
+bool worker_pool_span(const struct worker_pool *pool, uint64_t ticket, int worker, double *begin,
                       double *end);
 
 #endif

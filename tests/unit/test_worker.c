@@ -164,7 +164,7 @@ static void measures_time(void **state)
     worker_pool_wait(pool, ticket);
     double after = clock_seconds(), sum = 0;
     for (int i = 0; i < 2; i++) {
-        worker_pool_span(pool, ticket, i, &begin, &end);
+        assert_true(worker_pool_span(pool, ticket, i, &begin, &end));
         assert_true(before <= begin && begin + 0.0099 < end && end <= after);
         sum += end - begin;
     }
