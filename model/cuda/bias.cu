@@ -45,7 +45,7 @@ void cuda_bias_backward(struct stream *s, float *db, const void *dy, int n, int 
 {
     if (n == 0 && accumulate)
         return;
-    const int chunk_rows = CHUNK_ROWS * divide_up(n, CHUNK_ROWS * MAX_CHUNKS);
+    const int chunk_rows = CHUNK_ROWS * divide_up(n > 0 ? n : 1, CHUNK_ROWS * MAX_CHUNKS);
     const int chunks = divide_up(n, chunk_rows);
     float *partial = (float *)cuda_scratch(s, sizeof(float) * (size_t)chunks * C);
     const bf16 *from = (const bf16 *)dy;

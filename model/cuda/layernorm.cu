@@ -249,7 +249,7 @@ void cuda_residual_layernorm_backward(struct stream *s, void *dx, void *dbranch,
     const int n = rows->n_tokens;
     if (n == 0 && accumulate)
         return;
-    const int chunk_rows = CHUNK_ROWS * divide_up(n, CHUNK_ROWS * MAX_CHUNKS);
+    const int chunk_rows = CHUNK_ROWS * divide_up(n > 0 ? n : 1, CHUNK_ROWS * MAX_CHUNKS);
     const int chunks = divide_up(n, chunk_rows);
     float *partial = (float *)cuda_scratch(s, sizeof(float) * 2 * (size_t)C * chunks);
     const struct backward b = {(bf16 *)dx,

@@ -120,6 +120,7 @@ template <int W, typename To>
 __device__ static inline float take_part(To *__restrict__ to, const float *__restrict__ from,
                                          int cols, int thread, int threads)
 {
+    const bool fits = fits_pack<W>(to, W * sizeof *to, cols);
     float sum = 0;
     for (int j = thread * W; j < cols; j += threads * W) {
         const pack<float, W> x = load_pack<W>(from + j);
@@ -128,7 +129,11 @@ __device__ static inline float take_part(To *__restrict__ to, const float *__res
             sum += x.v[e] * x.v[e];
             convert(y.v[e], x.v[e]);
         }
-        store_pack(to + j, y);
+        if (fits)
+            store_pack(to + j, y);
+        else
+            for (int e = 0; e < W; e++)
+                to[j + e] = y.v[e];
     }
     return sum;
 }

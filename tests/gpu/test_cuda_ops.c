@@ -141,6 +141,12 @@ static float *room_f32(size_t n)
     return room_of(n, DTYPE_F32);
 }
 
+/* What an operator adds to, or overwrites. */
+static float *given_or_room(bool adds, size_t n, uint32_t key)
+{
+    return adds ? given_f32(n, key) : room_f32(n);
+}
+
 static void keep_x(const char *name, float *x, size_t n, double bound, bool same_mask)
 {
     assert_true(n_kept < MAX_KEPT);
@@ -324,27 +330,32 @@ static void run_layernorm_backward(const void *example)
     const struct example *e = example;
     const struct rows rows = given_rows(e);
     const size_t C = (size_t)e->C, n = (size_t)rows.n * C;
-    void *dx = given(n, 1), *dy = given(n, 2), *x_out = given(n, 3), *gamma = given(C, 4);
-    void *dbranch = e->no_branch ? NULL : room(n);
-    float *dgamma = given_f32(C, 5), *dbeta = given_f32(C, 6);
+    void *dy = given(n, 2), *x_out = given(n, 3), *gamma = given(C, 4);
     float *mean = given_f32((size_t)rows.n, 7), *rstd = given_f32((size_t)rows.n, 8);
-    on->ops->residual_layernorm_backward(on->compute, dx, dbranch, dgamma, dbeta, dy, x_out, mean,
-                                         rstd, &rows.given, gamma, e->C, dropout_of(e), true);
-    keep("dx", dx, n, BF16_BOUND);
-    if (dbranch)
-        keep_mask("dbranch", dbranch, n, BF16_BOUND, true);
-    keep_f32("dgamma", dgamma, C, F32_BOUND);
-    keep_f32("dbeta", dbeta, C, F32_BOUND);
+    for (int accumulate = 0; accumulate < 2; accumulate++) {
+        void *dx = given(n, 1), *dbranch = e->no_branch ? NULL : room(n);
+        float *dgamma = given_or_room(accumulate, C, 5), *dbeta = given_or_room(accumulate, C, 6);
+        on->ops->residual_layernorm_backward(on->compute, dx, dbranch, dgamma, dbeta, dy, x_out,
+                                             mean, rstd, &rows.given, gamma, e->C, dropout_of(e),
+                                             accumulate);
+        keep("dx", dx, n, BF16_BOUND);
+        if (dbranch)
+            keep_mask("dbranch", dbranch, n, BF16_BOUND, true);
+        keep_f32(accumulate ? "dgamma, added to" : "dgamma", dgamma, C, F32_BOUND);
+        keep_f32(accumulate ? "dbeta, added to" : "dbeta", dbeta, C, F32_BOUND);
+    }
 }
 
 static void run_bias_backward(const void *example)
 {
     const struct example *e = example;
     const struct rows rows = given_rows(e);
-    float *db = given_f32((size_t)e->C, 1);
     void *dy = given((size_t)rows.n * (size_t)e->C, 2);
-    on->ops->bias_backward(on->compute, db, dy, rows.n, e->C, true);
-    keep_f32("db", db, (size_t)e->C, F32_BOUND);
+    for (int accumulate = 0; accumulate < 2; accumulate++) {
+        float *db = given_or_room(accumulate, (size_t)e->C, 1);
+        on->ops->bias_backward(on->compute, db, dy, rows.n, e->C, accumulate);
+        keep_f32(accumulate ? "db, added to" : "db", db, (size_t)e->C, F32_BOUND);
+    }
 }
 
 static void run_last_tokens(const void *example)

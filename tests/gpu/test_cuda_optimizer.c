@@ -1,60 +1,180 @@
-/* model/cuda: norms of rows and what they say, the choice of rows, and AdamW on rows, each beside
- * the CPU device's: sums to fp32 rounding, choices and bf16 values exactly, and every byte outside
- * the rows untouched. */
+/* model/cuda: rows that are taken, their norms and what they say, the choice of rows, and AdamW on
+ * rows, each beside the CPU device's: sums to fp32 rounding, choices and bf16 values exactly, and
+ * every byte outside the rows untouched. */
 #include "tests/gpu/cuda_rows_testing.h"
 
-/* Norms and what they say. */
+/* Rows that are taken, long ones beside short ones: each array of a matrix is so many elements off
+ * a place that allows wide packs. */
+static const struct {
+    int n_rows, cols;
+    int gradient, deferred, waiting; /* their offsets */
+} shapes[] = {{1, 1, 0, 0, 0},     {41, 37, 0, 0, 0},  {0, 8, 0, 0, 0},    {9, 768, 0, 0, 0},
+              {13, 64, 1, 0, 0},   {13, 64, 0, 1, 0},  {13, 64, 0, 2, 0},  {13, 64, 0, 0, 1},
+              {13, 768, 0, 4, 2},  {13, 64, 2, 2, 2},  {3, 4095, 0, 0, 0}, {9, 4096, 0, 0, 0},
+              {2, 5001, 0, 0, 0},  {7, 8192, 0, 1, 3}, {5, 4100, 3, 0, 0}, {0, 3, 0, 0, 0},
+              {41, 132, 0, 12, 8}, {1, 768, 0, 0, 0}};
 
-/* All of one batch, long rows beside short ones; and each matrix in a batch of its own, which is to
- * have the same bits. */
-static const int norm_shapes[][2] = {{1, 1},    {41, 37},  {0, 8},    {9, 768}, {3, 4095},
-                                     {3, 4096}, {2, 5001}, {1, 8192}, {0, 3},   {1, 768}};
+/* There are some more slots than rows, and their order is another. */
+enum { SHAPES = sizeof shapes / sizeof *shapes, MOST_ROWS = 41, TAKEN_SLOTS = 43 };
 
-enum { NORM_SHAPES = sizeof norm_shapes / sizeof *norm_shapes, NORM_MOST_ROWS = 41 };
-
-static struct matrix_batch norms_create(struct device *d, struct matrix_rows *rows, float *gradient,
-                                        float *norms)
+/* Where matrix k begins in flat arrays of so many rows each, or its own, for 0; of SHAPES, their
+ * length. */
+static size_t shape_start(int k, int rows)
 {
     size_t at = 0;
-    for (int k = 0; k < NORM_SHAPES; k++) {
-        const int n = norm_shapes[k][0], cols = norm_shapes[k][1];
-        rows[k] = (struct matrix_rows){.gradient = gradient + at,
-                                       .norms = norms + k * NORM_MOST_ROWS,
-                                       .n_rows = n,
-                                       .cols = cols};
-        at += ((size_t)n * (size_t)cols + 3) / 4 * 4;
-    }
-    return matrix_batch_upload(d, rows, NORM_SHAPES);
+    for (int i = 0; i < k; i++)
+        at += ((size_t)(rows ? rows : shapes[i].n_rows) * (size_t)shapes[i].cols + 80) / 64 * 64;
+    return at;
 }
 
-static void norms_of_rows(void **state)
+/* One device's arrays, and a table of matrices over them. */
+struct taken {
+    struct device *device;
+    enum dtype dtype; /* of what is deferred */
+    float *gradient, *norms, *waiting;
+    char *deferred;
+    unsigned char *place;
+    int *slot;
+    struct matrix_rows rows[SHAPES];
+    struct matrix_batch batch;
+};
+
+/* Channels are in each place by turns, which `shift` shifts. */
+static unsigned char place_of(int i, int shift)
+{
+    return (unsigned char)((random_bits((size_t)i, 7) + (uint32_t)shift) % 4);
+}
+
+static struct taken taken_create(struct device *d, enum dtype dtype, int shift)
+{
+    enum { N = SHAPES * MOST_ROWS };
+    const size_t n = shape_start(SHAPES, 0), n_waiting = shape_start(SHAPES, TAKEN_SLOTS);
+    float *gradient = random_array(n, 1), *deferred = random_array(n, 2);
+    float *waiting = random_array(n_waiting, 3), *norms = random_array(N, 4);
+    unsigned char place[N];
+    int slot[N];
+    for (int i = 0; i < N; i++) {
+        place[i] = place_of(i, shift);
+        const bool waits = place[i] == CHANNEL_IMPORTANT || place[i] == CHANNEL_RESIDENT;
+        slot[i] = waits ? (i % MOST_ROWS * 19 + 7) % TAKEN_SLOTS : -1;
+    }
+    struct taken t = {.device = d,
+                      .dtype = dtype,
+                      .gradient = cuda_upload(d, gradient, sizeof *gradient * n),
+                      .norms = cuda_upload(d, norms, sizeof *norms * N),
+                      .waiting = cuda_upload(d, waiting, sizeof *waiting * n_waiting),
+                      .deferred = cuda_upload(d, deferred, dtype_size(dtype) * n),
+                      .place = cuda_upload(d, place, sizeof place),
+                      .slot = cuda_upload(d, slot, sizeof slot)};
+    for (int k = 0; k < SHAPES; k++) {
+        const size_t at = shape_start(k, 0), deferred_at = at + (size_t)shapes[k].deferred;
+        t.rows[k] = (struct matrix_rows){.gradient = t.gradient + at + shapes[k].gradient,
+                                         .norms = t.norms + k * MOST_ROWS,
+                                         .place = t.place + k * MOST_ROWS,
+                                         .slot = t.slot + k * MOST_ROWS,
+                                         .deferred = t.deferred + dtype_size(dtype) * deferred_at,
+                                         .waiting = t.waiting + shape_start(k, TAKEN_SLOTS) +
+                                                    shapes[k].waiting,
+                                         .n_rows = shapes[k].n_rows,
+                                         .cols = shapes[k].cols};
+    }
+    t.batch = matrix_batch_upload(d, t.rows, SHAPES);
+    free(gradient), free(deferred), free(waiting), free(norms);
+    return t;
+}
+
+static void take(const struct taken *t, int first, int last)
+{
+    const struct matrix_batch part = matrix_batch_part(t->rows, t->batch.matrices, first, last);
+    t->device->row_ops->take_rows(t->device->compute, &part, t->dtype);
+}
+
+/* What it wrote comes to host memory, and all else goes. */
+static void taken_read(struct taken *t)
+{
+    void **arrays[] = {(void **)&t->norms, (void **)&t->waiting, (void **)&t->deferred};
+    const size_t bytes[] = {sizeof(float) * SHAPES * MOST_ROWS,
+                            sizeof(float) * shape_start(SHAPES, TAKEN_SLOTS),
+                            dtype_size(t->dtype) * shape_start(SHAPES, 0)};
+    for (int i = 0; i < 3; i++) {
+        void *x = zf_malloc_aligned(bytes[i]);
+        t->device->copy(t->device->compute, x, *arrays[i], bytes[i]);
+        t->device->release(*arrays[i]);
+        *arrays[i] = x;
+    }
+    t->device->release(t->gradient);
+    t->device->release(t->place);
+    t->device->release(t->slot);
+    t->device->release((void *)t->batch.matrices);
+}
+
+static void taken_destroy(struct taken *t)
+{
+    free(t->norms), free(t->waiting), free(t->deferred);
+}
+
+/* Norms of these matrices, summed in double: the CPU device's depend on how it adds. */
+static void sum_norms(float *norms, int first, int last)
+{
+    float *gradient = random_array(shape_start(SHAPES, 0), 1);
+    for (int k = first; k < last; k++)
+        for (int row = 0; row < shapes[k].n_rows; row++) {
+            const float *x = gradient + shape_start(k, 0) + shapes[k].gradient;
+            double sum = 0;
+            for (int j = 0; j < shapes[k].cols; j++)
+                sum += (double)x[row * shapes[k].cols + j] * x[row * shapes[k].cols + j];
+            norms[k * MOST_ROWS + row] = (float)sum;
+        }
+    free(gradient);
+}
+
+static void take_on_both(enum dtype dtype, int first, int last)
+{
+    struct taken ours = taken_create(cuda, dtype, 0), theirs = taken_create(cpu, dtype, 0);
+    take(&ours, first, last);
+    take(&theirs, first, last);
+    taken_read(&ours);
+    taken_read(&theirs);
+    sum_norms(theirs.norms, first, last);
+    assert_close("sum of squares", ours.norms, theirs.norms, SHAPES * MOST_ROWS, ROUNDING);
+    assert_memory_equal(ours.waiting, theirs.waiting,
+                        sizeof(float) * shape_start(SHAPES, TAKEN_SLOTS));
+    assert_memory_equal(ours.deferred, theirs.deferred, dtype_size(dtype) * shape_start(SHAPES, 0));
+    taken_destroy(&ours);
+    taken_destroy(&theirs);
+}
+
+static void rows_are_taken(void **state)
 {
     (void)state;
-    enum { ELEMENTS = 60000, N = NORM_SHAPES * NORM_MOST_ROWS };
-    struct matrix_rows theirs[NORM_SHAPES], ours[NORM_SHAPES];
-    float *x = random_array(ELEMENTS, 1), *expected = random_array(N, 2);
-    float *g = cuda_upload(cuda, x, sizeof(float) * ELEMENTS);
-    float *norms = cuda_upload(cuda, expected, sizeof(float) * N);
-    float *alone = cuda_upload(cuda, expected, sizeof(float) * N);
-    struct matrix_batch a = norms_create(cpu, theirs, x, expected);
-    struct matrix_batch b = norms_create(cuda, ours, g, norms);
-    cpu->row_ops->row_norms_squared(cpu->compute, &a);
-    cuda->row_ops->row_norms_squared(cuda->compute, &b);
-    cuda->release((void *)b.matrices);
-    b = norms_create(cuda, ours, g, alone);
-    for (int k = 0; k < NORM_SHAPES; k++) {
-        const struct matrix_batch one = matrix_batch_part(ours, b.matrices, k, k + 1);
-        cuda->row_ops->row_norms_squared(cuda->compute, &one);
+    for (int k = 0; k < 2; k++) {
+        const enum dtype dtype = k ? DTYPE_BF16 : DTYPE_F32;
+        take_on_both(dtype, 0, SHAPES);
+        take_on_both(dtype, 3, 8);
+        take_on_both(dtype, 13, 14);
     }
-    norms = off_device(norms, sizeof(float) * N);
-    alone = off_device(alone, sizeof(float) * N);
-    assert_memory_equal(norms, alone, sizeof(float) * N);
-    assert_close("sum of squares", norms, expected, N, 4 * ROUNDING);
-    free(x), free(expected), free(norms), free(alone);
-    cpu->release((void *)a.matrices);
-    cuda->release((void *)b.matrices);
-    cuda->release(g);
 }
+
+/* Norms are the same bits whether a matrix is taken alone or with all others, wherever its rows go
+ * and as what. */
+static void norms_are_those_of_any_batch(void **state)
+{
+    (void)state;
+    struct taken together = taken_create(cuda, DTYPE_BF16, 0);
+    take(&together, 0, SHAPES);
+    taken_read(&together);
+    for (int shift = 0; shift < 4; shift++) {
+        struct taken alone = taken_create(cuda, shift % 2 ? DTYPE_F32 : DTYPE_BF16, shift);
+        for (int k = 0; k < SHAPES; k++)
+            take(&alone, k, k + 1);
+        taken_read(&alone);
+        assert_memory_equal(alone.norms, together.norms, sizeof(float) * SHAPES * MOST_ROWS);
+        taken_destroy(&alone);
+    }
+    taken_destroy(&together);
+}
+
+/* What norms say. */
 
 static struct norm_summary summary_of(struct device *d, const float *sums,
                                       const unsigned char *place, int n, float limit)
@@ -164,7 +284,7 @@ static const struct {
 /* Flat arrays, matrix after matrix, each from a place that allows wide packs. */
 struct slots {
     void *param;
-    float *master, *m, *v, *gradient;
+    float *master, *m, *v, *gradient; /* a row of the last for each slot, or each row */
     struct matrix_batch batch;
     struct channel_update *updates;
     float *scale;
@@ -196,16 +316,16 @@ static struct matrix_batch describe_slots(struct device *d, const struct slots *
     struct matrix_rows rows[WIDTHS];
     for (int k = 0; k < WIDTHS; k++) {
         const size_t state = start_of(k, SLOTS), all = start_of(k, ROWS);
-        float *gradient = s->gradient + all;
-        rows[k] = (struct matrix_rows){.values = (char *)s->param + dtype_size(d->dtype) * all,
-                                       .gradient = source == ROWS_GRADIENT ? gradient : NULL,
-                                       .window = source == ROWS_WINDOW ? gradient : NULL,
-                                       .master = s->master + state,
-                                       .m = s->m + state,
-                                       .v = s->v + state,
-                                       .n_rows = widths[k].n_rows,
-                                       .cols = widths[k].cols,
-                                       .decays = widths[k].decays};
+        rows[k] =
+            (struct matrix_rows){.values = (char *)s->param + dtype_size(d->dtype) * all,
+                                 .waiting = source == ROWS_GRADIENT ? s->gradient + state : NULL,
+                                 .window = source == ROWS_WINDOW ? s->gradient + all : NULL,
+                                 .master = s->master + state,
+                                 .m = s->m + state,
+                                 .v = s->v + state,
+                                 .n_rows = widths[k].n_rows,
+                                 .cols = widths[k].cols,
+                                 .decays = widths[k].decays};
     }
     return matrix_batch_upload(d, rows, WIDTHS);
 }
@@ -313,9 +433,8 @@ static void adamw_on_rows(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(norms_of_rows),
-        cmocka_unit_test(norms_are_summed_up),
-        cmocka_unit_test(the_same_rows_are_chosen),
+        cmocka_unit_test(rows_are_taken),      cmocka_unit_test(norms_are_those_of_any_batch),
+        cmocka_unit_test(norms_are_summed_up), cmocka_unit_test(the_same_rows_are_chosen),
         cmocka_unit_test(adamw_on_rows),
     };
     run_in_every_order("cuda_optimizer", tests);

@@ -71,9 +71,9 @@ static bool *members(const struct rows_case *c, uint32_t key)
 
 /* Flat arrays of one device; those that a test does not need are NULL. */
 struct arrays {
-    float *gradient, *window;
-    char *values, *exchange, *staged;
-    enum dtype dtype; /* of exchange and staged */
+    float *window;
+    char *values, *deferred, *exchange, *staged;
+    enum dtype dtype; /* of the last three */
 };
 
 /* A table over them on a device. */
@@ -102,7 +102,7 @@ static struct table table_create(struct device *d, const struct rows_case *c, ui
     for (int k = 0; k < SHAPES; k++) {
         const size_t at = first_of(k);
         rows[k] = (struct matrix_rows){.values = element(a.values, at, dtype_size(d->dtype)),
-                                       .gradient = element(a.gradient, at, sizeof(float)),
+                                       .deferred = element(a.deferred, at, dtype_size(a.dtype)),
                                        .place = t.place + k * MOST_ROWS,
                                        .window = element(a.window, at, sizeof(float)),
                                        .exchange = element(a.exchange, at, dtype_size(a.dtype)),
@@ -122,52 +122,69 @@ static void table_destroy(struct table *t)
     t->device->release(t->matrices);
 }
 
+/* Random values of a dtype. */
+static char *values_as(enum dtype dtype, size_t n, uint32_t key)
+{
+    float *x = random_array(n, key);
+    if (dtype == DTYPE_F32)
+        return (char *)x;
+    uint16_t *half = rounded(x, n);
+    free(x);
+    return (char *)half;
+}
+
+static void gather(const struct rows_case *c, uint32_t key, enum dtype dtype)
+{
+    static const float scales[] = {0.25f, 0, 0.75f}; /* the second step is skipped */
+    const size_t n = first_of(SHAPES), bytes = sizeof(float) * n, size = dtype_size(dtype);
+    bool *in = members(c, key);
+    float *window = random_array(n, 1), *before = copy_of(window, bytes);
+    char *deferred = values_as(dtype, n, 2), *x = cuda_upload(cuda, deferred, size * n);
+    float *w = cuda_upload(cuda, window, bytes), *scale = cuda_upload(cuda, scales, sizeof scales);
+    struct arrays a = {.deferred = deferred, .window = window, .dtype = dtype};
+    struct arrays b = {.deferred = x, .window = w, .dtype = dtype};
+    struct table host = table_create(cpu, c, key, a), device = table_create(cuda, c, key, b);
+    for (int i = 0; i < 3; i++) {
+        const uint64_t fresh = i < 2 ? c->fresh : 0;
+        cpu->row_ops->accumulate_rows(cpu->compute, &host.batch, dtype, &host.set, fresh,
+                                      &scales[i]);
+        cuda->row_ops->accumulate_rows(cuda->compute, &device.batch, dtype, &device.set, fresh,
+                                       scale + i);
+    }
+    w = off_device(w, bytes);
+    assert_close("window", w, window, n, ROUNDING);
+    for (size_t i = 0; i < n; i++)
+        if (!in[i])
+            assert_memory_equal(w + i, before + i, sizeof *w);
+    table_destroy(&host);
+    table_destroy(&device);
+    free(window), free(deferred), free(before), free(w), free(in);
+    cuda->release(x);
+    cuda->release(scale);
+}
+
 static void rows_gather(void **state)
 {
     (void)state;
-    static const float scales[] = {0.25f, 0, 0.75f}; /* the second step is skipped */
     for (uint32_t k = 0; k < N_CASES; k++) {
-        const struct rows_case *c = &rows_cases[k];
-        const size_t n = first_of(SHAPES), bytes = sizeof(float) * n;
-        bool *in = members(c, k);
-        float *window = random_array(n, 1), *gradient = random_array(n, 2);
-        float *before = copy_of(window, bytes);
-        float *w = cuda_upload(cuda, window, bytes), *g = cuda_upload(cuda, gradient, bytes);
-        float *scale = cuda_upload(cuda, scales, sizeof scales);
-        struct table host =
-            table_create(cpu, c, k, (struct arrays){.gradient = gradient, .window = window});
-        struct table device = table_create(cuda, c, k, (struct arrays){.gradient = g, .window = w});
-        for (int i = 0; i < 3; i++) {
-            const uint64_t fresh = i < 2 ? c->fresh : 0;
-            cpu->row_ops->accumulate_rows(cpu->compute, &host.batch, &host.set, fresh, &scales[i]);
-            cuda->row_ops->accumulate_rows(cuda->compute, &device.batch, &device.set, fresh,
-                                           scale + i);
-        }
-        w = off_device(w, bytes);
-        assert_close("window", w, window, n, ROUNDING);
-        for (size_t i = 0; i < n; i++)
-            if (!in[i])
-                assert_memory_equal(w + i, before + i, sizeof *w);
-        table_destroy(&host);
-        table_destroy(&device);
-        free(window), free(gradient), free(before), free(w), free(in);
-        cuda->release(g);
-        cuda->release(scale);
+        gather(&rows_cases[k], k, DTYPE_F32);
+        gather(&rows_cases[k], k, DTYPE_BF16);
     }
 }
 
-/* Windows leave into `exchange`, gradients into `staged`; the other of the two is absent. */
+/* Windows leave into `exchange`, divided, and taken gradients into `staged`, as they are; the other
+ * source and the other place are absent. */
 static void leave(const struct rows_case *c, uint32_t key, enum dtype dtype, enum row_source source)
 {
     const size_t n = first_of(SHAPES), size = dtype_size(dtype);
-    float *src = random_array(n, 1), *expected = random_array(n, 2);
-    char *dst = pinned(expected, size * n);
-    float *x = cuda_upload(cuda, src, sizeof(float) * n);
-    struct arrays a = {.window = src, .exchange = (char *)expected, .dtype = dtype};
-    struct arrays b = {.window = x, .exchange = dst, .dtype = dtype};
-    if (source == ROWS_GRADIENT) {
-        a = (struct arrays){.gradient = src, .staged = (char *)expected, .dtype = dtype};
-        b = (struct arrays){.gradient = x, .staged = dst, .dtype = dtype};
+    const enum dtype from = source == ROWS_WINDOW ? DTYPE_F32 : dtype;
+    char *src = values_as(from, n, 1), *expected = (char *)random_array(n, 2);
+    char *dst = pinned(expected, size * n), *x = cuda_upload(cuda, src, dtype_size(from) * n);
+    struct arrays a = {.deferred = src, .staged = expected, .dtype = dtype};
+    struct arrays b = {.deferred = x, .staged = dst, .dtype = dtype};
+    if (source == ROWS_WINDOW) {
+        a = (struct arrays){.window = (float *)src, .exchange = expected, .dtype = dtype};
+        b = (struct arrays){.window = (float *)x, .exchange = dst, .dtype = dtype};
     }
     struct table host = table_create(cpu, c, key, a), device = table_create(cuda, c, key, b);
     cpu->row_ops->send_rows(cpu->compute, &host.batch, source, dtype, &host.set, 3);
@@ -257,22 +274,23 @@ static void rows_are_copied(void **state)
             copy_with(row_bytes[i], i == 5 && form & 1 ? 2 : 0, form & 1, form & 2, form & 4);
 }
 
-/* A gradient arrives on one stream and is gathered on another; the window leaves on a third; what
- * the host makes of it arrives on the first; and it is read on the second. Events alone order
- * them. Returns the parameters, flat, bf16. */
-static uint16_t *round_trip(const struct rows_case *c, uint32_t key, float *gradient)
+/* A taken gradient arrives on one stream and is gathered on another; the window leaves on a third;
+ * what the host makes of it arrives on the first; and it is read on the second. Events alone order
+ * them. gradient: pinned, bf16. Returns the parameters, flat, bf16. */
+static uint16_t *round_trip(const struct rows_case *c, uint32_t key, uint16_t *gradient)
 {
     const size_t n = first_of(SHAPES);
     struct stream *up = cuda->stream_create(), *down = cuda->stream_create();
     struct event *arrived = cuda->event_create(), *gathered = cuda->event_create();
     struct event *left = cuda->event_create(), *updated = cuda->event_create();
     const float one = 1;
-    float *g = cuda->allocate(sizeof(float) * n), *window = cuda->allocate(sizeof(float) * n);
+    float *window = cuda->allocate(sizeof *window * n);
+    uint16_t *g = cuda->allocate(sizeof *g * n);
     uint16_t *param = cuda->allocate(sizeof *param * n);
     uint16_t *exchange = cuda->allocate_host(sizeof *exchange * n);
     float *scale = cuda_upload(cuda, &one, sizeof one);
     struct table t = table_create(cuda, c, key,
-                                  (struct arrays){.gradient = g,
+                                  (struct arrays){.deferred = (char *)g,
                                                   .window = window,
                                                   .values = (char *)param,
                                                   .exchange = (char *)exchange,
@@ -280,11 +298,11 @@ static uint16_t *round_trip(const struct rows_case *c, uint32_t key, float *grad
     memset(exchange, 0, sizeof *exchange * n);
     cuda->zero(cuda->compute, window, sizeof(float) * n);
     cuda->zero(cuda->compute, param, sizeof *param * n);
-    cuda->copy(up, g, gradient, sizeof(float) * n);
+    cuda->copy(up, g, gradient, sizeof *g * n);
     cuda->event_record(arrived, up);
     cuda->event_order(cuda->compute, arrived);
     for (int i = 0; i < 3; i++)
-        cuda->row_ops->accumulate_rows(cuda->compute, &t.batch, &t.set, 0, scale);
+        cuda->row_ops->accumulate_rows(cuda->compute, &t.batch, DTYPE_BF16, &t.set, 0, scale);
     cuda->event_record(gathered, cuda->compute);
     cuda->event_order(down, gathered);
     cuda->row_ops->send_rows(down, &t.batch, ROWS_WINDOW, DTYPE_BF16, &t.set, 3);
@@ -315,10 +333,11 @@ static void events_order_streams(void **state)
     for (uint32_t k = 0; k < N_CASES; k++) {
         const size_t n = first_of(SHAPES);
         bool *in = members(&rows_cases[k], k);
-        float *values = random_array(n, 6), *gradient = pinned(values, sizeof(float) * n);
+        char *values = values_as(DTYPE_BF16, n, 6);
+        uint16_t *gradient = pinned(values, sizeof *gradient * n);
         uint16_t *param = round_trip(&rows_cases[k], k, gradient);
         for (size_t i = 0; i < n; i++) {
-            const float sum = (gradient[i] + gradient[i]) + gradient[i];
+            const float x = bf16_to_f32(gradient[i]), sum = (x + x) + x;
             const uint16_t expected = in[i] ? bf16_from_f32(-(sum / 3)) : 0;
             if (param[i] != expected)
                 fail_msg("case %u: element %zu is %#x, expected %#x", k, i, param[i], expected);
@@ -338,16 +357,19 @@ static void nothing_of_nothing(void **state)
     const struct adamw rule = {.lr = 1};
     float *x = cuda_upload(cuda, values, sizeof values), *host = pinned(values, sizeof values);
     const struct channel_set set = {.n_groups = 1, .groups = 1, .with_leaving = true};
-    struct matrix_rows rows[2] = {{.values = x, .gradient = x, .window = x, .cols = 4},
-                                  {.values = x, .gradient = x, .window = x, .cols = 9}};
+    struct matrix_rows rows[2] = {
+        {.values = x, .deferred = x, .waiting = x, .window = x, .cols = 4},
+        {.values = x, .deferred = x, .waiting = x, .window = x, .cols = 9}};
     struct matrix_rows *table = (struct matrix_rows *)matrix_batch_upload(cuda, rows, 2).matrices;
     const struct row_ops *row_ops = cuda->row_ops;
     struct stream *s = cuda->compute;
     for (int n = 0; n <= 2; n++) {
         const struct matrix_batch none = matrix_batch_part(rows, table, 0, n);
-        row_ops->row_norms_squared(s, &none);
+        row_ops->take_rows(s, &none, DTYPE_F32);
+        row_ops->take_rows(s, &none, DTYPE_BF16);
         row_ops->adamw_rows(s, &none, NULL, 0, ROWS_GRADIENT, &rule, x, true);
-        row_ops->accumulate_rows(s, &none, &set, 0, x);
+        row_ops->accumulate_rows(s, &none, DTYPE_F32, &set, 0, x);
+        row_ops->accumulate_rows(s, &none, DTYPE_BF16, &set, 0, x);
         row_ops->send_rows(s, &none, ROWS_WINDOW, DTYPE_F32, &set, 2);
         row_ops->receive_rows(s, &none, DTYPE_F32, &set);
     }

@@ -261,6 +261,41 @@ static void layernorm(void **state)
     layernorm_with(24, false, true, drop);
 }
 
+/* The gradients of gain and bias over some tokens: written, or added to `start`. */
+static void norm_gradients_with(const struct token_rows *of, float start, bool accumulate)
+{
+    enum { C = 24 };
+    const size_t n = (size_t)N_TOKENS * C;
+    float *dx = random_array(n, 1), *dy = random_array(n, 2), *x = random_array(n, 3);
+    float *gamma = random_array(C, 4), *mean = random_array(N_TOKENS, 5),
+          *dbranch = copy_array(x, n);
+    float *rstd = random_array(N_TOKENS, 6), dgamma[C], dbeta[C];
+    double expected_dgamma[C], expected_dbeta[C];
+    for (int j = 0; j < C; j++) {
+        dgamma[j] = dbeta[j] = start;
+        expected_dgamma[j] = expected_dbeta[j] = accumulate ? start : 0;
+        for (int t = 0; t < of->n_tokens; t++) {
+            const double g = dy[t * C + j];
+            expected_dgamma[j] += g * ((double)x[t * C + j] - mean[t]) * rstd[t];
+            expected_dbeta[j] += g;
+        }
+    }
+    OPS->residual_layernorm_backward(COMPUTE, dx, dbranch, dgamma, dbeta, dy, x, mean, rstd, of,
+                                     gamma, C, drop, accumulate);
+    assert_near("dgamma", dgamma, expected_dgamma, C, 1e-5);
+    assert_near("dbeta", dbeta, expected_dbeta, C, 1e-5);
+    free(dx), free(dy), free(x), free(gamma), free(mean), free(dbranch), free(rstd);
+}
+
+static void norm_gradients_are_written_or_added(void **state)
+{
+    (void)state;
+    norm_gradients_with(&rows, NAN, false);
+    norm_gradients_with(&rows, 3, true);
+    norm_gradients_with(&no_rows, NAN, false);
+    norm_gradients_with(&no_rows, 3, true);
+}
+
 /* out and lse of one head of one query */
 static void expected_attention(double *out, double *lse, const float *qkv, int start, int t, int C,
                                int head, int head_dim, double scale, const struct dropout *d)
@@ -432,20 +467,34 @@ static void add_sum(void **state)
     free(x);
 }
 
+/* Column sums of n rows, written or added to what is there. */
+static void bias_sums_with(const float *x, int n, int C, bool accumulate)
+{
+    float *db = random_array((size_t)C, 3);
+    double *expected = zf_malloc(sizeof *expected * (size_t)C);
+    for (int j = 0; j < C; j++) {
+        expected[j] = accumulate ? db[j] : 0;
+        db[j] = accumulate ? db[j] : NAN;
+        for (int i = 0; i < n; i++)
+            expected[j] += x[i * C + j];
+    }
+    OPS->bias_backward(COMPUTE, db, x, n, C, accumulate);
+    assert_near("db", db, expected, (size_t)C, 1e-5);
+    free(db);
+    free(expected);
+}
+
 static void sums(void **state)
 {
     (void)state;
     enum { N = 203, C = 77 };
-    float *x = random_array(N * C, 1), db[C], *copy = random_array(N * C, 2);
-    double expected[C];
-    for (int j = 0; j < C; j++)
-        expected[j] = db[j] = (float)j;
-    for (int i = 0; i < N; i++)
-        for (int j = 0; j < C; j++)
-            expected[j] += x[i * C + j];
-    OPS->bias_backward(COMPUTE, db, x, N, C, true);
+    float *x = random_array(N * C, 1), *copy = random_array(N * C, 2);
+    for (int accumulate = 0; accumulate < 2; accumulate++) {
+        bias_sums_with(x, N, C, accumulate);
+        bias_sums_with(x, 1, C, accumulate);
+        bias_sums_with(x, 0, C, accumulate);
+    }
     OPS->from_f32(COMPUTE, copy, x, N * C);
-    assert_near("db", db, expected, C, 1e-5);
     assert_memory_equal(copy, x, sizeof(float) * N * C);
     free(x);
     free(copy);
@@ -553,6 +602,7 @@ int main(void)
         cmocka_unit_test(epilogues),
         cmocka_unit_test(embedding_is_dropped_sum),
         cmocka_unit_test(layernorm),
+        cmocka_unit_test(norm_gradients_are_written_or_added),
         cmocka_unit_test(attention),
         cmocka_unit_test(last_tokens),
         cmocka_unit_test(cross_entropy),

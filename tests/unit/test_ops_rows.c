@@ -1,6 +1,6 @@
 /* model/cpu: the operators that the ZenFlow engine works with, each against a plain version of it
- * in double precision: norms and what they say, selection, AdamW on rows, and rows that gather,
- * leave and arrive, with every byte outside the set of rows untouched. */
+ * in double precision: norms and what they say, selection, AdamW on rows, and rows that are taken,
+ * gather, leave and arrive, with every byte outside the set of rows untouched. */
 #include "tests/testing.h"
 
 #include "data/alloc.h"
@@ -55,7 +55,8 @@ static const struct {
 } widths[WIDTHS] = {{1, ROWS, 1}, {37, ROWS, 0}, {8, 0, 1}, {700, ROWS, 1}, {4, ROWS, 1}};
 
 struct slots {
-    float *param[WIDTHS], *master[WIDTHS], *m[WIDTHS], *v[WIDTHS], *gradient[WIDTHS];
+    float *param[WIDTHS], *master[WIDTHS], *m[WIDTHS], *v[WIDTHS];
+    float *waiting[WIDTHS], *window[WIDTHS]; /* gradients, by slot and by row */
     struct matrix_rows rows[WIDTHS];
     struct matrix_batch batch;
     struct channel_update updates[WIDTHS * SLOTS];
@@ -82,15 +83,16 @@ static void slots_create(struct slots *s, bool own_master)
         const uint32_t key = 10 * (uint32_t)k;
         const size_t state = (size_t)SLOTS * widths[k].cols, all = (size_t)ROWS * widths[k].cols;
         s->param[k] = random_array(all, key + 1);
-        s->gradient[k] = random_array(all, key + 2);
+        s->window[k] = random_array(all, key + 2);
+        s->waiting[k] = random_array(state, key + 6);
         s->m[k] = random_array(state, key + 3);
         s->v[k] = random_array(state, key + 4);
         s->master[k] = own_master ? random_array(state, key + 5) : NULL;
         for (size_t i = 0; i < state; i++)
             s->v[k][i] = fabsf(s->v[k][i]);
         s->rows[k] = (struct matrix_rows){.values = s->param[k],
-                                          .gradient = s->gradient[k],
-                                          .window = s->gradient[k],
+                                          .waiting = s->waiting[k],
+                                          .window = s->window[k],
                                           .master = s->master[k],
                                           .m = s->m[k],
                                           .v = s->v[k],
@@ -107,7 +109,8 @@ static void slots_destroy(struct slots *s)
 {
     for (int k = 0; k < WIDTHS; k++) {
         free(s->param[k]);
-        free(s->gradient[k]);
+        free(s->waiting[k]);
+        free(s->window[k]);
         free(s->m[k]);
         free(s->v[k]);
         free(s->master[k]);
@@ -129,13 +132,15 @@ static double adamw_element(const struct adamw *rule, double p, double m, double
 }
 
 static void check_update(const struct slots *before, const struct slots *after,
-                         const struct channel_update *u, struct adamw rule, double scale, bool bf16)
+                         const struct channel_update *u, enum row_source source, struct adamw rule,
+                         double scale, bool bf16)
 {
     const int k = u->matrix, cols = widths[k].cols;
     rule.weight_decay = widths[k].decays ? rule.weight_decay : 0;
     for (int j = 0; j < cols; j++) {
         const int at = u->row * cols + j, state = u->slot * cols + j;
-        const double g = scale * before->gradient[k][at];
+        const double g =
+            scale * (source == ROWS_GRADIENT ? before->waiting[k][state] : before->window[k][at]);
         const double p = before->master[k] ? before->master[k][state] : before->param[k][at];
         const float got = after->master[k] ? after->master[k][state] : after->param[k][at];
         assert_near(
@@ -191,13 +196,13 @@ static void adamw_with(bool own_master, bool bf16, bool l2, enum row_source sour
     slots_create(&before, own_master);
     slots_create(&after, own_master);
     for (int k = 0; k < WIDTHS; k++) /* of the other source there is nothing to be had */
-        *(source == ROWS_GRADIENT ? &after.rows[k].window : &after.rows[k].gradient) = NULL;
+        *(source == ROWS_GRADIENT ? &after.rows[k].window : &after.rows[k].waiting) = NULL;
     ROW_OPS->adamw_rows(COMPUTE, &after.batch, after.updates, after.n, source, &rule, &scale, bf16);
     for (int i = 0; i < after.n; i++) {
         const struct channel_update *u = &before.updates[i];
         assert_int_equal(after.updates[i].updates, u->updates + (scale != 0));
         if (scale != 0)
-            check_update(&before, &after, u, rule, scale, bf16);
+            check_update(&before, &after, u, source, rule, scale, bf16);
     }
     check_untouched(&before, &after, scale == 0);
     slots_destroy(&before);
@@ -284,7 +289,7 @@ static void greatest_rows_are_chosen(void **state)
     }
 }
 
-/* Rows that gather, leave and arrive: matrices that differ in everything. */
+/* Rows that are taken, gather, leave and arrive: matrices that differ in everything. */
 
 static const struct {
     int cols, n_rows, index;
@@ -376,39 +381,200 @@ static size_t first_of(int k)
     for (const struct rows_case *c = rows_cases;                                                   \
          c < rows_cases + sizeof rows_cases / sizeof *rows_cases; c++)
 
+static uint16_t *rounded(const float *x, size_t n)
+{
+    uint16_t *half = zf_malloc(sizeof *half * n);
+    for (size_t i = 0; i < n; i++)
+        half[i] = bf16_from_f32(x[i]);
+    return half;
+}
+
+/* Rows are taken to slots in an order that is not theirs, of which there are some more than rows;
+ * those that do not wait have none. */
+enum { TAKEN_SLOTS = 211 };
+
+static int slot_of(const struct table *t, int k, int row)
+{
+    const unsigned char place = t->place[k][row];
+    const bool waits = place == CHANNEL_IMPORTANT || place == CHANNEL_RESIDENT;
+    return waits ? (row * 100 + 17) % TAKEN_SLOTS : -1;
+}
+
+/* Where matrix k's slots begin in a flat array; of SHAPES, its length. */
+static size_t first_slot(int k)
+{
+    return k == 0 ? 0 : first_slot(k - 1) + (size_t)TAKEN_SLOTS * (size_t)shapes[k - 1].cols;
+}
+
+/* Flat arrays that a gradient is taken to. */
+struct taken {
+    size_t deferred_bytes, waiting_bytes;
+    char *deferred; /* some dtype */
+    float *waiting, norms[SHAPES][MOST_ROWS];
+    int slot[SHAPES][MOST_ROWS];
+};
+
+static void taken_create(struct taken *to, const struct table *t, enum dtype dtype)
+{
+    to->deferred_bytes = dtype_size(dtype) * t->n;
+    to->waiting_bytes = sizeof(float) * first_slot(SHAPES);
+    to->deferred = (char *)random_array(t->n, 8);
+    to->waiting = random_array(first_slot(SHAPES), 9);
+    for (int k = 0; k < SHAPES; k++)
+        for (int row = 0; row < MOST_ROWS; row++) {
+            to->norms[k][row] = -1;
+            to->slot[k][row] = slot_of(t, k, row);
+        }
+}
+
+static void taken_destroy(struct taken *to)
+{
+    free(to->deferred);
+    free(to->waiting);
+}
+
+static void take(struct table *t, struct taken *to, float *gradient, enum dtype dtype)
+{
+    for (int k = 0; k < SHAPES; k++) {
+        struct matrix_rows *m = &t->rows[k];
+        m->gradient = gradient + first_of(k);
+        m->norms = to->norms[k];
+        m->slot = to->slot[k];
+        m->deferred = to->deferred + dtype_size(dtype) * first_of(k);
+        m->waiting = to->waiting + first_slot(k);
+    }
+    ROW_OPS->take_rows(COMPUTE, &t->batch, dtype);
+}
+
+/* The plain version of it, for one row. */
+static void expect_taken(struct taken *to, int k, int row, const float *gradient, enum dtype dtype)
+{
+    const int cols = shapes[k].cols, slot = to->slot[k][row];
+    const size_t at = first_of(k) + (size_t)(row * cols);
+    double sum = 0;
+    for (int j = 0; j < cols; j++) {
+        const float x = gradient[at + (size_t)j];
+        if (slot >= 0)
+            to->waiting[first_slot(k) + (size_t)(slot * cols + j)] = x;
+        else if (dtype == DTYPE_F32)
+            ((float *)to->deferred)[at + (size_t)j] = x;
+        else
+            ((uint16_t *)to->deferred)[at + (size_t)j] = bf16_from_f32(x);
+        sum += (double)x * x;
+    }
+    to->norms[k][row] = (float)sum;
+}
+
+static void take_and_check(const struct rows_case *c, enum dtype dtype)
+{
+    struct table t;
+    struct taken got, expected;
+    table_create(&t, c);
+    taken_create(&got, &t, dtype);
+    taken_create(&expected, &t, dtype);
+    float *gradient = random_array(t.n, 1);
+    take(&t, &got, gradient, dtype);
+    for (int k = c->first; k < c->last; k++)
+        for (int row = 0; row < shapes[k].n_rows; row++)
+            expect_taken(&expected, k, row, gradient, dtype);
+    assert_memory_equal(got.deferred, expected.deferred, expected.deferred_bytes);
+    assert_memory_equal(got.waiting, expected.waiting, expected.waiting_bytes);
+    for (int k = 0; k < SHAPES; k++)
+        for (int row = 0; row < MOST_ROWS; row++)
+            assert_near("norm", got.norms[k][row], expected.norms[k][row], 1e-5);
+    free(gradient);
+    taken_destroy(&got);
+    taken_destroy(&expected);
+    table_destroy(&t);
+}
+
+/* Each row of the batch to where its channel's place says, and nothing else. */
+static void rows_are_taken(void **state)
+{
+    (void)state;
+    for_each_case(c)
+    {
+        take_and_check(c, DTYPE_F32);
+        take_and_check(c, DTYPE_BF16);
+    }
+}
+
+/* Norms are the same bits whether a matrix is taken alone or with all others, wherever its rows lie
+ * and go, and as what. */
+static void norms_are_those_of_any_batch(void **state)
+{
+    (void)state;
+    struct table t;
+    struct taken together, alone;
+    table_create(&t, &rows_cases[0]);
+    float *gradient = random_array(t.n, 1), *shifted = zf_malloc(sizeof *shifted * (t.n + 3));
+    taken_create(&together, &t, DTYPE_F32);
+    take(&t, &together, gradient, DTYPE_F32);
+    for (int shift = 0; shift < 4; shift++) {
+        for (int i = 0; i < SHAPES * MOST_ROWS; i++)
+            t.place[i / MOST_ROWS][i % MOST_ROWS] =
+                (unsigned char)((t.place[i / MOST_ROWS][i % MOST_ROWS] + 1) % 4);
+        taken_create(&alone, &t, DTYPE_F32);
+        memcpy(shifted + shift, gradient, sizeof *gradient * t.n);
+        for (int k = 0; k < SHAPES; k++) {
+            t.batch = matrix_batch_part(t.rows, t.rows, k, k + 1);
+            take(&t, &alone, shifted + shift, shift % 2 ? DTYPE_BF16 : DTYPE_F32);
+        }
+        assert_memory_equal(alone.norms, together.norms, sizeof together.norms);
+        taken_destroy(&alone);
+    }
+    taken_destroy(&together);
+    free(gradient);
+    free(shifted);
+    table_destroy(&t);
+}
+
+static void gather(const struct rows_case *c, enum dtype dtype)
+{
+    struct table t;
+    table_create(&t, c);
+    float *window = random_array(t.n, 1), *gradient = random_array(t.n, 2);
+    uint16_t *half = rounded(gradient, t.n);
+    float *before = copy_of(window, sizeof(float) * t.n);
+    const float scale = 0.25f, skipped = 0;
+    for (int k = 0; k < SHAPES; k++) {
+        t.rows[k].window = window + first_of(k);
+        t.rows[k].deferred =
+            dtype == DTYPE_F32 ? (void *)(gradient + first_of(k)) : half + first_of(k);
+    }
+    gradient[0] = NAN;
+    half[0] = bf16_from_f32(NAN);
+    ROW_OPS->accumulate_rows(COMPUTE, &t.batch, dtype, &t.set, c->fresh, &skipped);
+    assert_memory_equal(window, before, sizeof(float) * t.n);
+    gradient[0] = 1;
+    half[0] = bf16_from_f32(1);
+    ROW_OPS->accumulate_rows(COMPUTE, &t.batch, dtype, &t.set, c->fresh, &scale);
+    for (size_t i = 0; i < t.n; i++) {
+        const double x = dtype == DTYPE_F32 ? gradient[i] : bf16_to_f32(half[i]);
+        if (t.in[i])
+            assert_near("window", window[i], (t.fresh[i] ? 0 : (double)before[i]) + 0.25 * x, 1e-7);
+        else
+            assert_memory_equal(window + i, before + i, sizeof *window);
+    }
+    free(window);
+    free(gradient);
+    free(half);
+    free(before);
+    table_destroy(&t);
+}
+
 static void rows_gather(void **state)
 {
     (void)state;
     for_each_case(c)
     {
-        struct table t;
-        table_create(&t, c);
-        float *window = random_array(t.n, 1), *gradient = random_array(t.n, 2);
-        float *before = copy_of(window, sizeof(float) * t.n);
-        const float scale = 0.25f, skipped = 0;
-        for (int k = 0; k < SHAPES; k++) {
-            t.rows[k].window = window + first_of(k);
-            t.rows[k].gradient = gradient + first_of(k);
-        }
-        gradient[0] = NAN;
-        ROW_OPS->accumulate_rows(COMPUTE, &t.batch, &t.set, c->fresh, &skipped);
-        assert_memory_equal(window, before, sizeof(float) * t.n);
-        gradient[0] = 1;
-        ROW_OPS->accumulate_rows(COMPUTE, &t.batch, &t.set, c->fresh, &scale);
-        for (size_t i = 0; i < t.n; i++)
-            if (t.in[i])
-                assert_near("window", window[i],
-                            (t.fresh[i] ? 0 : (double)before[i]) + 0.25 * gradient[i], 1e-7);
-            else
-                assert_memory_equal(window + i, before + i, sizeof *window);
-        free(window);
-        free(gradient);
-        free(before);
-        table_destroy(&t);
+        gather(c, DTYPE_F32);
+        gather(c, DTYPE_BF16);
     }
 }
 
-/* Windows leave into `exchange`, gradients into `staged`; the other of the two is absent. */
+/* Windows leave into `exchange`, divided, and taken gradients into `staged`, as they are; the other
+ * source and the other place are absent. */
 static void leave(const struct rows_case *c, enum row_source source)
 {
     struct table t;
@@ -416,24 +582,32 @@ static void leave(const struct rows_case *c, enum row_source source)
     float *src = random_array(t.n, 1), *f32 = random_array(t.n, 2), *half = random_array(t.n, 3);
     float *f32_before = copy_of(f32, 4 * t.n);
     uint16_t *half_before = copy_of(half, 2 * t.n), *bf16 = (uint16_t *)half;
+    uint16_t *half_src = rounded(src, t.n);
     for (int wide = 0; wide < 2; wide++) {
         for (int k = 0; k < SHAPES; k++) {
             struct matrix_rows *m = &t.rows[k];
-            *(source == ROWS_WINDOW ? &m->window : &m->gradient) = src + first_of(k);
-            *(source == ROWS_WINDOW ? &m->exchange : &m->staged) =
-                wide ? (void *)(f32 + first_of(k)) : bf16 + first_of(k);
+            void *to = wide ? (void *)(f32 + first_of(k)) : bf16 + first_of(k);
+            if (source == ROWS_WINDOW) {
+                m->window = src + first_of(k);
+                m->exchange = to;
+            } else {
+                m->deferred = wide ? (void *)(src + first_of(k)) : half_src + first_of(k);
+                m->staged = to;
+            }
         }
         ROW_OPS->send_rows(COMPUTE, &t.batch, source, wide ? DTYPE_F32 : DTYPE_BF16, &t.set, 3);
     }
     for (size_t i = 0; i < t.n; i++) {
-        assert_true(f32[i] == (t.in[i] ? src[i] / 3 : f32_before[i]));
-        assert_true(bf16[i] == (t.in[i] ? bf16_from_f32(src[i] / 3) : half_before[i]));
+        const float sent = source == ROWS_WINDOW ? src[i] / 3 : src[i];
+        assert_true(f32[i] == (t.in[i] ? sent : f32_before[i]));
+        assert_true(bf16[i] == (t.in[i] ? bf16_from_f32(sent) : half_before[i]));
     }
     free(src);
     free(f32);
     free(half);
     free(f32_before);
     free(half_before);
+    free(half_src);
     table_destroy(&t);
 }
 
@@ -478,37 +652,6 @@ static void rows_arrive(void **state)
     }
 }
 
-/* Each row's sum of squares, and no sum of a matrix outside the batch. */
-static void norms_of_rows(void **state)
-{
-    (void)state;
-    for_each_case(c)
-    {
-        struct table t;
-        table_create(&t, c);
-        float *gradient = random_array(t.n, 1), norms[SHAPES][MOST_ROWS];
-        for (int k = 0; k < SHAPES; k++) {
-            t.rows[k].gradient = gradient + first_of(k);
-            t.rows[k].norms = norms[k];
-            for (int row = 0; row < MOST_ROWS; row++)
-                norms[k][row] = -1;
-        }
-        ROW_OPS->row_norms_squared(COMPUTE, &t.batch);
-        for (int k = 0; k < SHAPES; k++)
-            for (int row = 0; row < MOST_ROWS; row++) {
-                const float *x = t.rows[k].gradient + row * shapes[k].cols;
-                double sum = 0;
-                if (row < shapes[k].n_rows)
-                    for (int j = 0; j < shapes[k].cols; j++)
-                        sum += (double)x[j] * x[j];
-                const bool in = k >= c->first && k < c->last && row < shapes[k].n_rows;
-                assert_near("norm", norms[k][row], in ? sum : -1, 1e-5);
-            }
-        free(gradient);
-        table_destroy(&t);
-    }
-}
-
 static void rows_are_copied(void **state)
 {
     (void)state;
@@ -544,15 +687,15 @@ static void nothing_of_nothing(void **state)
     const struct adamw rule = {0};
     const struct channel_set set = {.n_groups = 1, .groups = 1, .with_leaving = true};
     struct matrix_rows rows[2] = {
-        {.values = x, .gradient = x, .window = x, .cols = 4, .part = {.cols = 4}},
-        {.values = x, .gradient = x, .window = x, .cols = 9, .part = {.cols = 9}}};
+        {.values = x, .deferred = x, .waiting = x, .window = x, .cols = 4, .part = {.cols = 4}},
+        {.values = x, .deferred = x, .waiting = x, .window = x, .cols = 9, .part = {.cols = 9}}};
     memcpy(y, x, sizeof x);
     matrix_batch_number(rows, 2);
     for (int n = 0; n <= 2; n++) {
         const struct matrix_batch none = matrix_batch_part(rows, rows, 0, n);
-        ROW_OPS->row_norms_squared(COMPUTE, &none);
+        ROW_OPS->take_rows(COMPUTE, &none, DTYPE_F32);
         ROW_OPS->adamw_rows(COMPUTE, &none, NULL, 0, ROWS_GRADIENT, &rule, x, false);
-        ROW_OPS->accumulate_rows(COMPUTE, &none, &set, 0, x);
+        ROW_OPS->accumulate_rows(COMPUTE, &none, DTYPE_F32, &set, 0, x);
         ROW_OPS->send_rows(COMPUTE, &none, ROWS_WINDOW, DTYPE_F32, &set, 2);
         ROW_OPS->receive_rows(COMPUTE, &none, DTYPE_F32, &set);
     }
@@ -593,16 +736,18 @@ static void same_bits_on_any_threads(void **state)
     const struct adamw rule = {.lr = 0.01f, .beta1 = 0.9f, .beta2 = 0.99f, .eps = 1e-8f};
     const float scale = 0.3f;
     struct slots one, more, *both[] = {&one, &more};
-    float norms[2][WIDTHS][ROWS] = {0};
+    struct table t;
+    struct taken taken[2];
+    table_create(&t, &rows_cases[0]);
+    float *gradient = random_array(t.n, 1);
     for (int i = 0; i < 2; i++) {
         struct slots *s = both[i];
         slots_create(s, true);
-        for (int k = 0; k < WIDTHS; k++)
-            s->rows[k].norms = norms[i][k];
+        taken_create(&taken[i], &t, DTYPE_BF16);
         device = device_cpu(i ? 3 : 1);
         ROW_OPS->adamw_rows(COMPUTE, &s->batch, s->updates, s->n, ROWS_GRADIENT, &rule, &scale,
                             true);
-        ROW_OPS->row_norms_squared(COMPUTE, &s->batch);
+        take(&t, &taken[i], gradient, DTYPE_BF16);
     }
     device = device_cpu(2);
     for (int k = 0; k < WIDTHS; k++) {
@@ -611,20 +756,33 @@ static void same_bits_on_any_threads(void **state)
         assert_memory_equal(one.master[k], more.master[k], sizeof(float) * SLOTS * cols);
     }
     assert_memory_equal(one.updates, more.updates, sizeof *one.updates * (size_t)one.n);
-    assert_memory_equal(norms[0], norms[1], sizeof norms[0]);
+    assert_memory_equal(taken[0].norms, taken[1].norms, sizeof taken[0].norms);
+    assert_memory_equal(taken[0].deferred, taken[1].deferred, taken[0].deferred_bytes);
+    assert_memory_equal(taken[0].waiting, taken[1].waiting, taken[0].waiting_bytes);
     slots_destroy(&one);
     slots_destroy(&more);
+    taken_destroy(&taken[0]);
+    taken_destroy(&taken[1]);
+    free(gradient);
+    table_destroy(&t);
 }
 
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(adamw_on_rows),       cmocka_unit_test(adamw_skips_a_step),
-        cmocka_unit_test(norms_are_summed_up), cmocka_unit_test(greatest_rows_are_chosen),
-        cmocka_unit_test(norms_of_rows),       cmocka_unit_test(tables_are_numbered),
-        cmocka_unit_test(rows_gather),         cmocka_unit_test(rows_leave),
-        cmocka_unit_test(rows_arrive),         cmocka_unit_test(rows_are_copied),
-        cmocka_unit_test(nothing_of_nothing),  cmocka_unit_test(same_bits_on_any_threads),
+        cmocka_unit_test(adamw_on_rows),
+        cmocka_unit_test(adamw_skips_a_step),
+        cmocka_unit_test(norms_are_summed_up),
+        cmocka_unit_test(greatest_rows_are_chosen),
+        cmocka_unit_test(rows_are_taken),
+        cmocka_unit_test(norms_are_those_of_any_batch),
+        cmocka_unit_test(tables_are_numbered),
+        cmocka_unit_test(rows_gather),
+        cmocka_unit_test(rows_leave),
+        cmocka_unit_test(rows_arrive),
+        cmocka_unit_test(rows_are_copied),
+        cmocka_unit_test(nothing_of_nothing),
+        cmocka_unit_test(same_bits_on_any_threads),
     };
     return cmocka_run_group_tests_name("ops_rows", tests, set_up, NULL);
 }
