@@ -177,7 +177,7 @@ static void fill_gradient(void *tasks, int i)
 
 static void run_tasks(const struct bench *b, void (*run)(void *, int), void *argument)
 {
-    const struct worker_job job = {run, argument, b->n_tasks, NULL};
+    const struct worker_job job = {.run = run, .argument = argument, .n_chunks = b->n_tasks};
     worker_pool_wait(b->pool, worker_pool_submit(b->pool, &job));
 }
 

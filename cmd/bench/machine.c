@@ -322,7 +322,7 @@ static double adam_rate(const struct measuring *m, struct host_adam_job *job, in
     for (int i = 0; i <= m->rounds; i++) {
         together(m);
         double begin = clock_seconds();
-        const struct worker_job work = {host_adam_run, job, n_tasks, NULL};
+        const struct worker_job work = {.run = host_adam_run, .argument = job, .n_chunks = n_tasks};
         worker_pool_wait(pool, worker_pool_submit(pool, &work));
         least = fmin(least, clock_seconds() - begin);
     }

@@ -194,8 +194,10 @@ void host_start(struct engine *e)
         download_parameters(e);
     for (int layer = 0; layer < e->table->n_layers; layer++) {
         struct layer_work work = {.engine = e, .layer = layer};
-        const struct worker_job job = {
-            .run = initialise_chunk, .argument = &work, .n_chunks = count_chunks(e, layer)};
+        const struct worker_job job = {.run = initialise_chunk,
+                                       .argument = &work,
+                                       .n_chunks = count_chunks(e, layer),
+                                       .begin = (unsigned)layer};
         if (job.n_chunks > 0)
             worker_pool_wait(e->host.workers, worker_pool_submit(e->host.workers, &job));
     }
@@ -228,7 +230,7 @@ void host_submit(struct engine *e, struct host_work *work, int layer, void (*run
 {
     struct device *d = e->device;
     struct layer_work *part = &work->layers[layer];
-    part->job = (struct worker_job){run, argument, count_chunks(e, layer), bytes};
+    part->job = (struct worker_job){run, argument, count_chunks(e, layer), bytes, (unsigned)layer};
     work->begun = true;
     work->step = trace_step(e->config.trace);
     if (part->job.n_chunks == 0)

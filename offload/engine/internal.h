@@ -98,10 +98,10 @@ struct group {
     bool in_flight; /* an update has been handed to the host and is not visible yet */
     int due;        /* the step at whose end it becomes visible */
     int oldest_in_flight;
-    struct host_work update;   /* in flight */
-    struct event *received;    /* what the last one has made has left the exchange buffer */
-    int closing_steps;         /* gradients in the window that it closed */
-    bool has_leaving;          /* channels left with that closing */
+    struct host_work update; /* in flight */
+    struct event *received;  /* what the last one has made has left the exchange buffer */
+    int closing_steps;       /* gradients in the window that it closed */
+    bool has_leaving;        /* channels left with that closing */
 };
 
 /* Steps by the clock. */

@@ -111,9 +111,16 @@ static void delay(const struct worker_pool *pool, uint64_t ticket, int chunk)
     nanosleep(&sleep, NULL);
 }
 
-static int first_chunk(const struct worker_job *job, int worker, int n_workers)
+static int first_chunk(const struct worker_job *job, int place, int n_workers)
 {
-    return (int)((int64_t)job->n_chunks * worker / n_workers);
+    return (int)((int64_t)job->n_chunks * place / n_workers);
+}
+
+/* How many places a worker is behind the one that a job begins with. */
+static int place_of(const struct worker *w, const struct worker_job *job)
+{
+    const unsigned n = (unsigned)w->pool->n_workers;
+    return (int)(((unsigned)w->index + n - job->begin % n) % n);
 }
 
 static void run_part(struct worker *w, uint64_t ticket)
@@ -121,9 +128,10 @@ static void run_part(struct worker *w, uint64_t ticket)
     struct worker_pool *pool = w->pool;
     const struct worker_job *job = &pool->jobs[ticket % WORKER_MAX_JOBS];
     struct span *span = &w->spans[ticket % WORKER_MAX_JOBS];
-    int end = first_chunk(job, w->index + 1, pool->n_workers);
+    const int place = place_of(w, job);
+    int end = first_chunk(job, place + 1, pool->n_workers);
     span->begin = clock_seconds();
-    for (int chunk = first_chunk(job, w->index, pool->n_workers); chunk < end; chunk++) {
+    for (int chunk = first_chunk(job, place, pool->n_workers); chunk < end; chunk++) {
         if (pool->delay_seconds > 0)
             delay(pool, ticket, chunk);
         job->run(job->argument, chunk);
@@ -177,10 +185,11 @@ static void plan_part(struct worker *w, uint64_t ticket)
     const struct worker_pool *pool = w->pool;
     const struct worker_job *job = &pool->jobs[ticket % WORKER_MAX_JOBS];
     struct planned_part *part = &w->parts[ticket % WORKER_MAX_JOBS];
-    int end = first_chunk(job, w->index + 1, pool->n_workers);
+    const int place = place_of(w, job);
+    int end = first_chunk(job, place + 1, pool->n_workers);
     double bytes = 0;
     if (job->bytes)
-        for (int i = first_chunk(job, w->index, pool->n_workers); i < end; i++)
+        for (int i = first_chunk(job, place, pool->n_workers); i < end; i++)
             bytes += (double)job->bytes(job->argument, i);
     struct sim_work work = plan_worker_work(pool->plan, pool->n_workers, bytes);
     *part = (struct planned_part){w, ticket, 0};

@@ -1,10 +1,11 @@
 /* The host's worker threads: pinned to physical cores of this rank, fed by one main thread.
  *
- * A job is a function over chunks 0..n_chunks-1. Worker w of W runs chunks [n w / W, n (w + 1) / W)
- * of every job, in order, and jobs in the order in which they were submitted. So the same worker
- * always has the same share of a matrix, whose pages then lie near it, and results do not depend on
- * timing. A worker does not wait for the others between jobs: a chunk may depend on chunks of the
- * same number in earlier jobs with as many chunks, and on nothing else.
+ * A job is a function over chunks 0..n_chunks-1. Of W workers one, p places behind the one that the
+ * job begins with, runs chunks [n p / W, n (p + 1) / W), in order, and jobs in the order in which
+ * they were submitted. So the same worker always has the same share of a matrix, whose pages then
+ * lie near it, and results do not depend on timing. A worker does not wait for the others between
+ * jobs: a chunk may depend on chunks of the same number in earlier jobs that have as many chunks
+ * and begin with the same worker, and on nothing else.
  *
  * Submitting neither allocates nor locks: jobs lie in a ring, and an idle worker spins shortly,
  * then sleeps in the kernel. All functions but the job's are for the thread
@@ -43,6 +44,8 @@ struct worker_job {
     int n_chunks;
     /* Bytes of memory that a chunk reads and writes, for a plan; NULL: none. */
     size_t (*bytes)(void *argument, int chunk);
+    unsigned begin; /* the worker that it begins with, modulo their number: so jobs whose chunks
+                       differ in the same way even out */
 };
 
 struct worker_pool;
@@ -64,8 +67,8 @@ void worker_pool_wait(struct worker_pool *pool, uint64_t ticket);
 
 /* Seconds that workers have spent in jobs, summed over workers. */
 double worker_pool_busy_seconds(const struct worker_pool *pool);
-/* When one worker began and ended its part of a job that is done, on data/clock.h's clock. Whether it
- * is still known: until WORKER_MAX_JOBS have been submitted since. */
+/* When one worker began and ended its part of a job that is done, on data/clock.h's clock. Whether
+ * it is still known: until WORKER_MAX_JOBS have been submitted since. */
 bool worker_pool_span(const struct worker_pool *pool, uint64_t ticket, int worker, double *begin,
                       double *end);
 

@@ -455,7 +455,7 @@ static void jobs_on_workers_change_nothing(void **state)
                                                      .window_steps = 3,
                                                      .path = host_adam_best_path()};
                     worker_pool_submit(pool,
-                                       &(struct worker_job){host_adam_run, &jobs[g], n, NULL});
+                                       &(struct worker_job){host_adam_run, &jobs[g], n, NULL, 0});
                 }
             worker_pool_destroy(pool);
             assert_same_matrix(&a, &whole);

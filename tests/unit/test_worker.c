@@ -40,7 +40,7 @@ static void runs_every_chunk_once(void **state)
         assert_int_equal(worker_pool_threads(pool), threads);
         for (int n = 0; n <= CHUNKS; n++) {
             struct record r = {0};
-            uint64_t ticket = worker_pool_submit(pool, &(struct worker_job){note, &r, n, NULL});
+            uint64_t ticket = worker_pool_submit(pool, &(struct worker_job){note, &r, n, NULL, 0});
             assert_int_equal(ticket, n + 1);
             worker_pool_wait(pool, ticket);
             assert_true(worker_pool_done(pool, ticket));
@@ -57,15 +57,25 @@ static void gives_a_chunk_to_the_same_worker(void **state)
     struct worker_config config = config_of(3);
     struct worker_pool *pool = worker_pool_create(&config);
     struct record first = {0}, again = {0};
-    worker_pool_submit(pool, &(struct worker_job){note, &first, CHUNKS, NULL});
+    worker_pool_submit(pool, &(struct worker_job){note, &first, CHUNKS, NULL, 0});
     worker_pool_wait(pool,
-                     worker_pool_submit(pool, &(struct worker_job){note, &again, CHUNKS, NULL}));
+                     worker_pool_submit(pool, &(struct worker_job){note, &again, CHUNKS, NULL, 0}));
     int changes = 0;
     for (int i = 0; i < CHUNKS; i++) {
         assert_true(pthread_equal(first.thread[i], again.thread[i]));
         changes += i > 0 && !pthread_equal(first.thread[i], first.thread[i - 1]);
     }
-    assert_int_equal(changes, 2); /* three contiguous shares */
+    assert_int_equal(changes, 2);                  /* three contiguous shares */
+    for (unsigned begin = 0; begin < 7; begin++) { /* one place further round the three */
+        struct record turned = {0};
+        const struct worker_job job = {
+            .run = note, .argument = &turned, .n_chunks = 3, .begin = begin};
+        worker_pool_wait(pool, worker_pool_submit(pool, &job));
+        const pthread_t workers[] = {first.thread[0], first.thread[CHUNKS / 2],
+                                     first.thread[CHUNKS - 1]};
+        for (unsigned i = 0; i < 3; i++)
+            assert_true(pthread_equal(turned.thread[i], workers[(i + begin) % 3]));
+    }
     worker_pool_destroy(pool);
 }
 
@@ -92,7 +102,7 @@ static void fold_many(struct worker_config config, struct record *record)
     for (int i = 0; i < JOBS; i++) {
         folds[i] = (struct fold){record, (uint64_t)(2 * i + 3)};
         ticket =
-            worker_pool_submit(pool, &(struct worker_job){fold_chunk, &folds[i], CHUNKS, NULL});
+            worker_pool_submit(pool, &(struct worker_job){fold_chunk, &folds[i], CHUNKS, NULL, 0});
     }
     worker_pool_wait(pool, ticket);
     worker_pool_destroy(pool);
@@ -125,8 +135,8 @@ static void exchange_rounds(struct worker_config config, struct record *groups, 
         for (int chunk = 0; chunk < CHUNKS; chunk++)
             groups[group].value[chunk] ^= groups[group].value[CHUNKS - 1 - chunk] + (uint64_t)i;
         folds[group] = (struct fold){&groups[group], (uint64_t)(2 * i + 3)};
-        tickets[group] =
-            worker_pool_submit(pool, &(struct worker_job){fold_chunk, &folds[group], CHUNKS, NULL});
+        tickets[group] = worker_pool_submit(
+            pool, &(struct worker_job){fold_chunk, &folds[group], CHUNKS, NULL, 0});
     }
     worker_pool_destroy(pool); /* finishes what is in flight */
 }
@@ -159,7 +169,7 @@ static void measures_time(void **state)
     struct worker_config config = config_of(2);
     struct worker_pool *pool = worker_pool_create(&config);
     double before = clock_seconds(), begin, end;
-    uint64_t ticket = worker_pool_submit(pool, &(struct worker_job){sleep_chunk, NULL, 4, NULL});
+    uint64_t ticket = worker_pool_submit(pool, &(struct worker_job){sleep_chunk, NULL, 4, NULL, 0});
     assert_false(worker_pool_done(pool, ticket));
     worker_pool_wait(pool, ticket);
     double after = clock_seconds(), sum = 0;
@@ -182,7 +192,7 @@ static void wakes_sleepers(void **state)
     for (int i = 0; i < 50; i++) {
         usleep(i % 2 ? 1000 : 20);
         worker_pool_wait(pool,
-                         worker_pool_submit(pool, &(struct worker_job){note, &r, CHUNKS, NULL}));
+                         worker_pool_submit(pool, &(struct worker_job){note, &r, CHUNKS, NULL, 0}));
     }
     for (int i = 0; i < CHUNKS; i++)
         assert_int_equal(r.runs[i], 50);
