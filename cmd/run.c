@@ -343,16 +343,18 @@ static bool check_batches(const struct run *run, struct zf_error *err)
                    eval ? "eval" : "train", seqs, longest(run), most);
 }
 
-static bool create_model(struct run *run, struct zf_error *err)
+static void create_model(struct run *run)
 {
-    const struct config *c = run->config;
-    struct model_size size = model_size(c, longest(run));
-    bool head_is_new = false;
+    struct model_size size = model_size(run->config, longest(run));
     run->model =
         gpt_create(run->device, &run->model_config, size.max_tokens, size.max_seqs, size.mode);
     batch_init(&run->batch, size.max_tokens, size.max_seqs);
-    if (c->plan)
-        return true;
+}
+
+static bool load_weights(struct run *run, struct zf_error *err)
+{
+    const struct config *c = run->config;
+    bool head_is_new = false;
     if (!c->model_name_or_path) {
         gpt_init_weights(run->model, (uint64_t)c->seed);
         return true;
@@ -367,9 +369,25 @@ static bool create_model(struct run *run, struct zf_error *err)
     return true;
 }
 
+static void give_to_engine(void *engine, size_t offset, const float *values, size_t n)
+{
+    engine_take_values(engine, offset, values, n);
+}
+
+/* The engine gets the weights as they are, the device perhaps rounded to bf16. */
+static bool give_weights(struct run *run, struct zf_error *err)
+{
+    if (run->engine)
+        gpt_offer_values(run->model, give_to_engine, run->engine);
+    const bool ok = run->config->plan || load_weights(run, err);
+    gpt_offer_values(run->model, NULL, NULL);
+    return ok;
+}
+
 static bool create_engine(struct run *run, struct zf_error *err)
 {
     struct engine_config e = engine_settings(run->config, run->trace);
+    e.values_follow = true;
     run->engine = engine_create(&e, run->device, run->comm, gpt_params(run->model),
                                 gpt_param_data(run->model), gpt_grad_data(run->model), err);
     return run->engine != NULL;
@@ -427,7 +445,7 @@ static bool read_input(struct run *run, struct zf_error *err)
 static bool create_parts(struct run *run, struct zf_error *err)
 {
     const struct config *c = run->config;
-    if (c->do_train && !create_engine(run, err))
+    if ((c->do_train && !create_engine(run, err)) || !give_weights(run, err))
         return false;
     fill_eval_order(run);
     return c->plan || !c->output_dir || file_make_directory(c->output_dir, err);
@@ -449,8 +467,9 @@ bool run_create(struct run *run, struct config *config, struct comm *comm, struc
     if (!takes_model(run, err))
         return false;
     comm_attach(run->comm, run->device); /* before the plan: NCCL takes device memory of its own */
-    if (!memory_plan(run, longest(run), err) || !comm_all_ok(comm, create_model(run, err), err))
+    if (!memory_plan(run, longest(run), err))
         return false;
+    create_model(run);
     if (config->trace && !(run->trace = trace_create(config->trace, comm, run->device, err)))
         return false;
     if (!comm_all_ok(comm, create_parts(run, err), err))

@@ -80,6 +80,12 @@ const struct param_table *gpt_params(const struct gpt *model);
 void *gpt_param_data(struct gpt *model); /* (n_elements) of the device's dtype */
 float *gpt_grad_data(struct gpt *model); /* (n_elements) fp32, in device memory; NULL: evaluation */
 
+/* Who else gets the parameters in fp32, as they are initialised or loaded from now on: elements
+ * [offset, offset + n) of the table's at a time, each once. values: host memory, which stays as it
+ * is until the compute stream has been waited for. NULL: nobody. */
+typedef void gpt_take_values(void *context, size_t offset, const float *values, size_t n);
+void gpt_offer_values(struct gpt *model, gpt_take_values *take, void *context);
+
 /* Transformers' initialisation: normal(0, initializer_range), residual projections divided by
  * sqrt(2 n_layer), norms 1, biases 0. A function of seed and the parameter's name alone. */
 void gpt_init_weights(struct gpt *model, uint64_t seed);

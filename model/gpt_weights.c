@@ -43,6 +43,12 @@ static char *parameter_place(const struct staging *s, size_t offset)
     return (char *)gpt_param_data(s->model) + offset * dtype_size(s->device->dtype);
 }
 
+void gpt_offer_values(struct gpt *model, gpt_take_values *take, void *context)
+{
+    model->take = take;
+    model->taker = context;
+}
+
 /* Element `offset` of the parameters and n - 1 more = host[0..n).
  * Returns when host may be reused. */
 static void upload(const struct staging *s, size_t offset, size_t n)
@@ -53,6 +59,8 @@ static void upload(const struct staging *s, size_t offset, size_t n)
     s->device->copy(stream, staged ? (void *)staged : place, s->host, n * sizeof(float));
     if (staged)
         s->device->ops->from_f32(stream, place, staged, n);
+    if (s->model->take)
+        s->model->take(s->model->taker, offset, s->host, n);
     s->device->stream_wait(stream);
 }
 
