@@ -343,12 +343,17 @@ static bool check_batches(const struct run *run, struct zf_error *err)
                    eval ? "eval" : "train", seqs, longest(run), most);
 }
 
-static void create_model(struct run *run)
+/* The weights come later, when there is an engine that wants them; whether they can is asked before
+ * anything is made that takes time or writes a file. */
+static bool create_model(struct run *run, struct zf_error *err)
 {
-    struct model_size size = model_size(run->config, longest(run));
+    const struct config *c = run->config;
+    struct model_size size = model_size(c, longest(run));
     run->model =
         gpt_create(run->device, &run->model_config, size.max_tokens, size.max_seqs, size.mode);
     batch_init(&run->batch, size.max_tokens, size.max_seqs);
+    return c->plan || !c->model_name_or_path ||
+           gpt_check_weights(run->model, c->model_name_or_path, run->head_fits, err);
 }
 
 static bool load_weights(struct run *run, struct zf_error *err)
@@ -467,9 +472,8 @@ bool run_create(struct run *run, struct config *config, struct comm *comm, struc
     if (!takes_model(run, err))
         return false;
     comm_attach(run->comm, run->device); /* before the plan: NCCL takes device memory of its own */
-    if (!memory_plan(run, longest(run), err))
+    if (!memory_plan(run, longest(run), err) || !comm_all_ok(comm, create_model(run, err), err))
         return false;
-    create_model(run);
     if (config->trace && !(run->trace = trace_create(config->trace, comm, run->device, err)))
         return false;
     if (!comm_all_ok(comm, create_parts(run, err), err))

@@ -98,6 +98,9 @@ bool gpt_load_weights(struct gpt *model, const char *directory, uint64_t seed, b
 /* The same, but the score head is always a new one, whatever the file has. */
 bool gpt_load_weights_without_head(struct gpt *model, const char *directory, uint64_t seed,
                                    struct zf_error *err);
+/* Whether they would, the score head included or not; nothing is loaded. */
+bool gpt_check_weights(const struct gpt *model, const char *directory, bool with_head,
+                       struct zf_error *err);
 /* Writes DIR/model.safetensors (fp32) and DIR/config.json, for Transformers. labels: as in
  * gpt_config_save. Fails, and leaves the folder as it was, where a value is not finite. */
 bool gpt_save(struct gpt *model, const char *directory, const char *const *labels,

@@ -275,6 +275,7 @@ static void a_head_for_other_labels_is_replaced(void **state)
     assert_works(gpt_load_weights(own, FIXTURES "classify3", 1, &head_is_new, &err), err);
     c.num_labels = 2;
     other = make(&c);
+    assert_works(gpt_check_weights(other, FIXTURES "classify3", false, &err), err);
     assert_works(gpt_load_weights_without_head(other, FIXTURES "classify3", 1, &err), err);
     const struct param_table *table = gpt_params(other);
     const float *a = gpt_param_data(own), *b = gpt_param_data(other);
@@ -299,6 +300,8 @@ static void refused(const struct gpt_config *c, const char *from, const char *pi
     gpt_init_weights(before, 1);
     if (gpt_load_weights(model, from, 1, &head_is_new, &err))
         fail_msg("loaded, but \"%s\" was expected", piece);
+    assert_says(err, piece);
+    assert_false(gpt_check_weights(model, from, true, &err)); /* with the same words */
     assert_says(err, piece);
     same_weights(model, before);
     gpt_destroy(model);
