@@ -343,15 +343,22 @@ static bool check_batches(const struct run *run, struct zf_error *err)
                    eval ? "eval" : "train", seqs, longest(run), most);
 }
 
+/* The weights come later, when there is an engine that wants them; whether they can is asked before
+ * anything is made that takes time or writes a file. */
 static bool create_model(struct run *run, struct zf_error *err)
 {
     const struct config *c = run->config;
     const struct gpt_size *size = &run->size;
-    bool head_is_new = false;
     run->model = gpt_create(run->device, &run->model_config, size);
     run->batches = batches_create(size->micro_batches, size->max_tokens, size->max_seqs);
-    if (c->plan)
-        return true;
+    return c->plan || !c->model_name_or_path ||
+           gpt_check_weights(run->model, c->model_name_or_path, run->head_fits, err);
+}
+
+static bool load_weights(struct run *run, struct zf_error *err)
+{
+    const struct config *c = run->config;
+    bool head_is_new = false;
     if (!c->model_name_or_path) {
         gpt_init_weights(run->model, (uint64_t)c->seed);
         return true;
@@ -366,9 +373,25 @@ static bool create_model(struct run *run, struct zf_error *err)
     return true;
 }
 
+static void give_to_engine(void *engine, size_t offset, const float *values, size_t n)
+{
+    engine_take_values(engine, offset, values, n);
+}
+
+/* The engine gets the weights as they are, the device perhaps rounded to bf16. */
+static bool give_weights(struct run *run, struct zf_error *err)
+{
+    if (run->engine)
+        gpt_offer_values(run->model, give_to_engine, run->engine);
+    const bool ok = run->config->plan || load_weights(run, err);
+    gpt_offer_values(run->model, NULL, NULL);
+    return ok;
+}
+
 static bool create_engine(struct run *run, struct zf_error *err)
 {
     struct engine_config e = engine_settings(run->config, run->trace);
+    e.values_follow = true;
     run->engine = engine_create(&e, run->device, run->comm, gpt_params(run->model),
                                 gpt_param_data(run->model), gpt_grad_data(run->model), err);
     return run->engine != NULL;
@@ -426,7 +449,7 @@ static bool read_input(struct run *run, struct zf_error *err)
 static bool create_parts(struct run *run, struct zf_error *err)
 {
     const struct config *c = run->config;
-    if (c->do_train && !create_engine(run, err))
+    if ((c->do_train && !create_engine(run, err)) || !give_weights(run, err))
         return false;
     fill_eval_order(run);
     return c->plan || !c->output_dir || file_make_directory(c->output_dir, err);

@@ -93,6 +93,12 @@ void *gpt_param_data(struct gpt *model); /* (n_elements) of the device's dtype *
 float *
 gpt_grad_data(struct gpt *model); /* (n_gradients) fp32, in device memory; NULL: evaluation */
 
+/* Who else gets the parameters in fp32, as they are initialised or loaded from now on: elements
+ * [offset, offset + n) of the table's at a time, each once. values: host memory, which stays as it
+ * is until the compute stream has been waited for. NULL: nobody. */
+typedef void gpt_take_values(void *context, size_t offset, const float *values, size_t n);
+void gpt_offer_values(struct gpt *model, gpt_take_values *take, void *context);
+
 /* Transformers' initialisation: normal(0, initializer_range), residual projections divided by
  * sqrt(2 n_layer), norms 1, biases 0. A function of seed and the parameter's name alone. */
 void gpt_init_weights(struct gpt *model, uint64_t seed);
@@ -105,6 +111,9 @@ bool gpt_load_weights(struct gpt *model, const char *directory, uint64_t seed, b
 /* The same, but the score head is always a new one, whatever the file has. */
 bool gpt_load_weights_without_head(struct gpt *model, const char *directory, uint64_t seed,
                                    struct zf_error *err);
+/* Whether they would, the score head included or not; nothing is loaded. */
+bool gpt_check_weights(const struct gpt *model, const char *directory, bool with_head,
+                       struct zf_error *err);
 /* Writes DIR/model.safetensors (fp32) and DIR/config.json, for Transformers. labels: as in
  * gpt_config_save. Fails, and leaves the folder as it was, where a value is not finite. */
 bool gpt_save(struct gpt *model, const char *directory, const char *const *labels,

@@ -123,6 +123,8 @@ struct gpt {
     struct gpt_buffers buffers;
     float *staging; /* (GPT_STAGE_ELEMENTS) of gpt_weights.c; NULL where the device's dtype is
                        F32 */
+    gpt_take_values *take; /* of gpt_offer_values */
+    void *taker;
 
     struct stream *upload;
     struct gpt_inputs *inputs; /* (size.micro_batches + 1) */

@@ -43,6 +43,12 @@ static char *parameter_place(const struct staging *s, size_t offset)
     return (char *)gpt_param_data(s->model) + offset * dtype_size(s->device->dtype);
 }
 
+void gpt_offer_values(struct gpt *model, gpt_take_values *take, void *context)
+{
+    model->take = take;
+    model->taker = context;
+}
+
 /* Element `offset` of the parameters and n - 1 more = host[0..n).
  * Returns when host may be reused. */
 static void upload(const struct staging *s, size_t offset, size_t n)
@@ -53,6 +59,8 @@ static void upload(const struct staging *s, size_t offset, size_t n)
     s->device->copy(stream, staged ? (void *)staged : place, s->host, n * sizeof(float));
     if (staged)
         s->device->ops->from_f32(stream, place, staged, n);
+    if (s->model->take)
+        s->model->take(s->model->taker, offset, s->host, n);
     s->device->stream_wait(stream);
 }
 
@@ -187,7 +195,7 @@ static bool is_score_head(const struct param *p)
 
 /* Where the tensors are, and whether a score head is among them. */
 struct source {
-    const struct safetensors *file;
+    struct safetensors *file;
     bool with_head;
 };
 
@@ -332,22 +340,43 @@ static void load_params(struct gpt *model, const struct source *source, uint64_t
     staging_end(&s);
 }
 
-static bool load_weights(struct gpt *model, const char *directory, uint64_t seed, bool with_head,
-                         bool *head_is_new, struct zf_error *err)
+/* Everything that can be wrong is found here. Closed with safetensors_close. */
+static bool open_source(struct source *source, const struct gpt *model, const char *directory,
+                        bool with_head, struct zf_error *err)
 {
     char *path = zf_format("%s/model.safetensors", directory);
     char *index = zf_format("%s/model.safetensors.index.json", directory);
     const char *chosen = !file_exists(path) && file_exists(index) ? index : path;
-    *head_is_new = false;
     struct safetensors *file = safetensors_open(chosen, err);
-    struct source source = {file, with_head};
+    *source = (struct source){file, with_head};
     bool ok = file && check_names(file, model, err) &&
-              check_params(&source, gpt_params(model), chosen, err);
-    if (ok)
-        load_params(model, &source, seed, head_is_new);
-    safetensors_close(file);
+              check_params(source, gpt_params(model), chosen, err);
+    if (!ok)
+        safetensors_close(file);
     free(path);
     free(index);
+    return ok;
+}
+
+static bool load_weights(struct gpt *model, const char *directory, uint64_t seed, bool with_head,
+                         bool *head_is_new, struct zf_error *err)
+{
+    struct source source;
+    *head_is_new = false;
+    if (!open_source(&source, model, directory, with_head, err))
+        return false;
+    load_params(model, &source, seed, head_is_new);
+    safetensors_close(source.file);
+    return true;
+}
+
+bool gpt_check_weights(const struct gpt *model, const char *directory, bool with_head,
+                       struct zf_error *err)
+{
+    struct source source;
+    bool ok = open_source(&source, model, directory, with_head, err);
+    if (ok)
+        safetensors_close(source.file);
     return ok;
 }
 

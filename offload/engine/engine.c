@@ -45,15 +45,30 @@ static void place_device_memory(struct engine *e)
     norms_place(e);
 }
 
-/* bf16 on a device that computes in fp32: parameters are rounded; masters were taken before. */
-static void round_parameters(struct engine *e)
+/* bf16 on a device that computes in fp32: elements [first, first + n) of its parameters are
+ * rounded; masters were taken before. */
+static void round_parameters(struct engine *e, size_t first, size_t n)
 {
     float *values = e->params;
     if (!e->config.bf16 || e->dtype != DTYPE_F32 || e->device->plan)
         return;
     assert(e->device->unified);
-    for (size_t i = 0; i < e->table->n_elements; i++)
+    for (size_t i = first; i < first + n; i++)
         values[i] = bf16_to_f32(bf16_parameter(values[i]));
+}
+
+void engine_take_values(struct engine *e, size_t offset, const float *values, size_t n)
+{
+    assert(e->step == 0);
+    for (int i = 0; i < e->n_matrices; i++) {
+        struct matrix *m = &e->matrices[i];
+        const size_t own = m->param->offset + (size_t)m->owned.first * (size_t)m->cols;
+        const size_t own_end = own + owned_elements(m), end = offset + n;
+        const size_t first = own > offset ? own : offset, last = own_end < end ? own_end : end;
+        if (first < last)
+            state_take_masters(e, m, first - own, last - first, values + (first - offset));
+    }
+    round_parameters(e, offset, n);
 }
 
 void engine_forget(struct engine *e)
@@ -125,7 +140,8 @@ struct engine *engine_create(const struct engine_config *config, struct device *
     trace_set_lanes(config->trace, e->streams.down, e->streams.up,
                     e->host.workers ? worker_pool_threads(e->host.workers) : 0);
     engine_forget(e);
-    round_parameters(e);
+    if (!config->values_follow)
+        round_parameters(e, 0, table->n_elements);
     return e;
 }
 

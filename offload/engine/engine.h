@@ -35,6 +35,7 @@ struct engine_config {
     bool adam_w_mode;        /* false: L2 regularisation, as torch.optim.Adam */
     float gradient_clipping; /* greatest global norm; 0: none */
     bool bf16;               /* parameters are rounded to bf16 and cross the link as bf16 */
+    bool values_follow;      /* parameters are not there yet: engine_take_values gives masters */
 
     double topk_ratio;        /* share of each matrix's channels that are important */
     int select_every;         /* steps between selections; 0: the first one stays */
@@ -77,14 +78,19 @@ struct step_report {
 
 struct engine;
 
-/* params: (n_elements) of the device's dtype, initialised; grads: (n_gradients) fp32; laid out by
- * `table`, whose layers may share slots for gradients; all are borrowed. comm is attached to the
- * device. Every rank's parameters are the same. On a device that computes in bf16, config->bf16
- * holds. Fails where apply_lag is more than update_interval. */
+/* params: (n_elements) of the device's dtype, initialised unless config->values_follow; grads:
+ * (n_gradients) fp32; laid out by `table`, whose layers may share slots for gradients; all are
+ * borrowed. comm is attached to the device. Every rank's parameters are the same. On a device that
+ * computes in bf16, config->bf16 holds. Fails where apply_lag is more than update_interval. */
 struct engine *engine_create(const struct engine_config *config, struct device *device,
                              struct comm *comm, const struct param_table *table, void *params,
                              float *grads, struct zf_error *err);
 void engine_destroy(struct engine *e);
+/* Before the first step: the masters of elements [offset, offset + n) of the parameters are these,
+ * exactly. The device has them already, rounded if it holds bf16; if it computes in fp32 and
+ * config->bf16 holds, they are rounded here. values: host memory, which stays as it is until the
+ * compute stream has been waited for. */
+void engine_take_values(struct engine *e, size_t offset, const float *values, size_t n);
 
 /* A step: begin; forward, calling engine_before_layer as each layer's parameters are needed, since
  * they may still be on their way; backward, from the last layer to the first, calling

@@ -136,9 +136,25 @@ void host_release(struct engine *e)
 
 /* ---- workers ---- */
 
-/* The masters are the parameters as they were loaded, which a device that the host cannot look into
- * has put into the exchange buffer; each page is first touched by the worker that will update it.
- */
+/* The masters of elements [first, first + n) are the parameters as they were loaded, which a device
+ * that the host cannot look into has put into the exchange buffer; zero where they follow. */
+static void initialise_masters(struct engine *e, const struct matrix *m, size_t first, size_t n)
+{
+    const size_t size = dtype_size(m->host.dtype);
+    char *parameters = (char *)m->host.parameters + first * size;
+    if (e->device->unified && !e->config.values_follow) {
+        host_adam_write_masters(&m->host, first, n, (const float *)m->values + first);
+        return;
+    }
+    if (e->config.values_follow)
+        memset(parameters, 0, n * size);
+    else
+        memcpy(parameters, (char *)m->host.exchange + first * size, n * size);
+    if (m->host.remainders)
+        memset(m->host.remainders + first, 0, n * sizeof *m->host.remainders);
+}
+
+/* Each page is first touched by the worker that will update it. */
 static void initialise_chunk(void *argument, int chunk)
 {
     const struct layer_work *work = argument;
@@ -147,17 +163,10 @@ static void initialise_chunk(void *argument, int chunk)
     const struct matrix *m = &e->matrices[c->matrix->part.index];
     const size_t at = (size_t)c->first * (size_t)m->cols, size = dtype_size(m->host.dtype);
     const size_t n = (size_t)(c->last - c->first) * (size_t)m->cols;
-    char *parameters = (char *)m->host.parameters + at * size;
-    char *exchange = (char *)m->host.exchange + at * size;
-    if (e->device->unified) {
-        host_adam_write_masters(&m->host, at, n, (const float *)m->values + at);
-    } else {
-        memcpy(parameters, exchange, n * size);
-        memset(m->host.remainders + at, 0, n * sizeof *m->host.remainders);
-    }
+    initialise_masters(e, m, at, n);
     memset(m->host.m + at, 0, sizeof(float) * n);
     memset(m->host.v + at, 0, sizeof(float) * n);
-    memset(exchange, 0, n * size);
+    memset((char *)m->host.exchange + at * size, 0, n * size);
 }
 
 static void download_parameters(struct engine *e)
@@ -190,7 +199,7 @@ void host_start(struct engine *e)
     e->host.workers = worker_pool_create(&w);
     if (e->device->plan)
         return;
-    if (!e->device->unified)
+    if (!e->device->unified && !c->values_follow)
         download_parameters(e);
     for (int layer = 0; layer < e->table->n_layers; layer++) {
         struct layer_work work = {.engine = e, .layer = layer};

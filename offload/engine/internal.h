@@ -336,6 +336,10 @@ void state_release(struct engine *e);
 void state_forget(struct engine *e);
 /* All channels of a matrix become important, with fresh state. */
 void state_initialise(struct engine *e, struct matrix *m);
+/* Elements [first, first + n) of the owned masters, before any channel has changed sides. values:
+ * host memory that stays until the compute stream has been waited for. */
+void state_take_masters(struct engine *e, struct matrix *m, size_t first, size_t n,
+                        const float *values);
 /* Gives slots to the channels that are important, after a load. */
 void state_adopt(struct engine *e, struct matrix *m);
 /* Moves owned channels' state; the caller sets `place`. rows: (n) */

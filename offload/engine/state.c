@@ -163,8 +163,18 @@ void state_initialise(struct engine *e, struct matrix *m)
         return;
     d->zero(d->compute, s->m, sizeof(float) * n);
     d->zero(d->compute, s->v, sizeof(float) * n);
-    if (s->master)
+    if (s->master && !e->config.values_follow)
         d->ops->to_f32(d->compute, s->master, m->values, n);
+}
+
+void state_take_masters(struct engine *e, struct matrix *m, size_t first, size_t n,
+                        const float *values)
+{
+    struct device *d = e->device;
+    if (m->selectable)
+        host_adam_write_masters(&m->host, first, n, values);
+    else if (m->slots.state.master) /* slots are the rows, in their order */
+        d->copy(d->compute, m->slots.state.master + first, values, sizeof(float) * n);
 }
 
 /* ---- moving ---- */

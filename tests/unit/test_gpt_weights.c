@@ -104,6 +104,55 @@ static void initialisation_depends_on_seed_and_name_alone(void **state)
     gpt_destroy(b);
 }
 
+/* What gpt_offer_values has given. */
+struct offered {
+    float *values;       /* (n_elements) */
+    unsigned char *seen; /* (n_elements) how often */
+};
+
+static void note_values(void *context, size_t offset, const float *values, size_t n)
+{
+    struct offered *o = context;
+    memcpy(o->values + offset, values, sizeof *values * n);
+    for (size_t i = offset; i < offset + n; i++)
+        o->seen[i]++;
+}
+
+/* Whoever asks for it gets each value once, initialised or loaded. */
+static void offers_every_value(void **state)
+{
+    (void)state;
+    struct gpt_config c;
+    struct zf_error err;
+    bool head_is_new;
+    assert_works(gpt_config_load(&c, FIXTURES "loader-bf16", &err), err);
+    for (int load = 0; load < 2; load++) {
+        struct gpt *model = make(&c);
+        const struct param_table *table = gpt_params(model);
+        struct offered o = {zf_calloc(table->n_elements, sizeof(float)),
+                            zf_calloc(table->n_elements, 1)};
+        gpt_offer_values(model, note_values, &o);
+        if (load)
+            assert_works(gpt_load_weights(model, FIXTURES "loader-bf16", 11, &head_is_new, &err),
+                         err);
+        else
+            gpt_init_weights(model, 3);
+        gpt_offer_values(model, NULL, NULL);
+        for (int i = 0; i < table->n_params; i++) {
+            const struct param *p = &table->params[i];
+            assert_memory_equal(o.values + p->offset, weights(model, p->name),
+                                sizeof(float) * p->n_elements);
+            for (size_t j = p->offset; j < p->offset + p->n_elements; j++)
+                assert_int_equal(o.seen[j], 1);
+        }
+        gpt_init_weights(model, 4); /* nobody asks any more */
+        assert_int_equal(o.seen[0], 1);
+        gpt_destroy(model);
+        free(o.values);
+        free(o.seen);
+    }
+}
+
 static void loads_every_form(void **state)
 {
     (void)state;
@@ -227,6 +276,7 @@ static void a_head_for_other_labels_is_replaced(void **state)
     assert_works(gpt_load_weights(own, FIXTURES "classify3", 1, &head_is_new, &err), err);
     c.num_labels = 2;
     other = make(&c);
+    assert_works(gpt_check_weights(other, FIXTURES "classify3", false, &err), err);
     assert_works(gpt_load_weights_without_head(other, FIXTURES "classify3", 1, &err), err);
     const struct param_table *table = gpt_params(other);
     const float *a = gpt_param_data(own), *b = gpt_param_data(other);
@@ -251,6 +301,8 @@ static void refused(const struct gpt_config *c, const char *from, const char *pi
     gpt_init_weights(before, 1);
     if (gpt_load_weights(model, from, 1, &head_is_new, &err))
         fail_msg("loaded, but \"%s\" was expected", piece);
+    assert_says(err, piece);
+    assert_false(gpt_check_weights(model, from, true, &err)); /* with the same words */
     assert_says(err, piece);
     same_weights(model, before);
     gpt_destroy(model);
@@ -321,6 +373,7 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(initialises_as_transformers),
         cmocka_unit_test(initialisation_depends_on_seed_and_name_alone),
+        cmocka_unit_test(offers_every_value),
         cmocka_unit_test(loads_every_form),
         cmocka_unit_test(heads_are_input_major),
         cmocka_unit_test(loads_what_it_saves),

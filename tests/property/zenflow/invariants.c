@@ -701,6 +701,43 @@ static void bf16_parameters(void **state)
     }
 }
 
+/* Masters are what the engine is given in fp32, to the bit, wherever they are, though the device
+ * has parameters in bf16. */
+static void fp32_masters(void **state)
+{
+    (void)state;
+    for (unsigned seed = 0; seed < cases(16); seed++) {
+        struct engine_config c = problem_random_config(800 + seed);
+        struct problem p;
+        c.bf16 = true;
+        c.values_follow = seed % 2;
+        c.topk_ratio = seed % 5 ? c.topk_ratio : 1;
+        problem_create(&p, seed, world, &c);
+        const size_t n = p.table.n_elements;
+        float *values = zf_malloc(sizeof(float) * n), *got = zf_malloc(sizeof(float) * n);
+        for (size_t i = 0; i < n; i++)
+            values[i] = sinf((float)(i + seed));
+        if (!on_cuda())
+            memcpy(p.device_params, values, sizeof(float) * n);
+        for (size_t at = 0, count; at < n; at += count) {
+            count = n - at < 100 + seed ? n - at : 100 + seed; /* across parameters */
+            engine_take_values(p.engine, at, values + at, count);
+        }
+        p.device->stream_wait(p.device->compute);
+        for (int k = 0; k < p.engine->n_matrices; k++) {
+            struct matrix *m = &p.engine->matrices[k];
+            state_read(p.engine, m, 0, got);
+            assert_memory_equal(got, values + m->param->offset + (size_t)(m->owned.first * m->cols),
+                                sizeof(float) * owned_elements(m));
+        }
+        for (size_t i = 0; i < n && !on_cuda(); i++)
+            assert_true(((float *)p.device_params)[i] == bf16_to_f32(bf16_parameter(values[i])));
+        problem_destroy(&p);
+        free(values);
+        free(got);
+    }
+}
+
 /* A gradient that is not finite changes nothing anywhere; ten in a row end the run. */
 static void non_finite(void **state)
 {
@@ -1023,6 +1060,7 @@ int main(int argc, char **argv)
         cmocka_unit_test(host_state),
         cmocka_unit_test(I9),
         cmocka_unit_test(bf16_parameters),
+        cmocka_unit_test(fp32_masters),
         cmocka_unit_test(non_finite),
         cmocka_unit_test(refusals),
         cmocka_unit_test(auto_by_hand),
