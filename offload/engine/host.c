@@ -138,7 +138,8 @@ void host_release(struct engine *e)
 
 /* The masters of elements [first, first + n) are the parameters as they were loaded, which a device
  * that the host cannot look into has put into the exchange buffer; zero where they follow. */
-static void initialise_masters(struct engine *e, const struct matrix *m, size_t first, size_t n)
+static void initialise_masters(const struct engine *e, const struct matrix *m, size_t first,
+                               size_t n)
 {
     const size_t size = dtype_size(m->host.dtype);
     char *parameters = (char *)m->host.parameters + first * size;
