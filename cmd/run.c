@@ -7,6 +7,7 @@
 #include "cmd/labels.h"
 #include "cmd/memory_plan.h"
 #include "cmd/progress.h"
+#include "cmd/step.h"
 #include "cmd/train.h"
 #include "data/alloc.h"
 #include "data/file.h"
@@ -378,14 +379,13 @@ static void give_to_engine(void *engine, size_t offset, const float *values, siz
     engine_take_values(engine, offset, values, n);
 }
 
-/* The engine gets the weights as they are, the device perhaps rounded to bf16. */
+/* The engine gets the weights as they are, now and when a checkpoint is loaded; the device perhaps
+ * rounded to bf16. */
 static bool give_weights(struct run *run, struct zf_error *err)
 {
     if (run->engine)
         gpt_offer_values(run->model, give_to_engine, run->engine);
-    const bool ok = run->config->plan || load_weights(run, err);
-    gpt_offer_values(run->model, NULL, NULL);
-    return ok;
+    return run->config->plan || load_weights(run, err);
 }
 
 static bool create_engine(struct run *run, struct zf_error *err)
@@ -394,6 +394,8 @@ static bool create_engine(struct run *run, struct zf_error *err)
     e.values_follow = true;
     run->engine = engine_create(&e, run->device, run->comm, gpt_params(run->model),
                                 gpt_param_data(run->model), gpt_grad_data(run->model), err);
+    if (run->engine)
+        step_connect(run->model, run->engine);
     return run->engine != NULL;
 }
 

@@ -7,6 +7,11 @@ static void before_layer(void *context, int layer)
     engine_before_layer(context, layer);
 }
 
+static void after_layer(void *context, int layer)
+{
+    engine_after_layer(context, layer);
+}
+
 static void before_backward(void *context)
 {
     engine_before_backward(context);
@@ -20,6 +25,19 @@ static void gradients_needed(void *context, int layer)
 static void gradients_ready(void *context, int layer)
 {
     engine_layer_gradients_ready(context, layer);
+}
+
+void step_connect(struct gpt *model, struct engine *engine)
+{
+    const struct gpt_hooks hooks = {
+        .context = engine,
+        .before_layer = before_layer,
+        .after_layer = after_layer,
+        .before_backward = before_backward,
+        .gradients_needed = gradients_needed,
+        .gradients_ready = gradients_ready,
+    };
+    gpt_set_hooks(model, &hooks);
 }
 
 static long count_tokens(const struct dataset *d, const int *index, int n)
@@ -44,21 +62,13 @@ static void fill_micro_batch(const struct stepper *s, int m, struct batch *batch
 static void run_micro_batches(const struct stepper *s, const int *index, int n, int step,
                               long items)
 {
-    const struct gpt_hooks hooks = {
-        .context = s->engine,
-        .before_layer = before_layer,
-        .before_backward = before_backward,
-        .gradients_needed = gradients_needed,
-        .gradients_ready = gradients_ready,
-    };
     for (int first = 0, last; first < s->micro_batches; first = last) {
         last = first + s->together < s->micro_batches ? first + s->together : s->micro_batches;
         const struct gpt_step part = {.scale = 1.0f / (float)items,
                                       .seed = s->seed,
                                       .step = (uint32_t)step,
                                       .continues = first > 0,
-                                      .to_continue = last < s->micro_batches,
-                                      .hooks = &hooks};
+                                      .to_continue = last < s->micro_batches};
         for (int m = first; m < last; m++)
             fill_micro_batch(s, m, &s->batches[m - first], index, n);
         trace_begin(s->trace, TRACE_DEVICE, "forward"); /* before_backward goes on from it */

@@ -30,6 +30,9 @@ struct step_result {
     long tokens; /* of all ranks */
 };
 
+/* The engine brings a model's parameters and takes its gradients from now on, in every pass. */
+void step_connect(struct gpt *model, struct engine *engine);
+
 /* Does step number `step` on examples index[0..n) of the set, at most micro_batch * micro_batches *
  * ranks, divided by sampler_slice. Returns once the host knows the gradient's norm and the loss;
  * the device may still be at work. Fails where the engine gives up (engine_end_step).

@@ -57,11 +57,4 @@ static inline float bf16_master(uint16_t parameter, int16_t remainder)
     return f32_of_bits(((uint32_t)parameter << 16) + (uint32_t)(int32_t)remainder);
 }
 
-/* sum[i] += factor * addend[i] */
-static inline void bf16_add(float *sum, const uint16_t *addend, float factor, size_t n)
-{
-    for (size_t i = 0; i < n; i++)
-        sum[i] += factor * bf16_to_f32(addend[i]);
-}
-
 #endif

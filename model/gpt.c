@@ -53,9 +53,16 @@ static void pass_end(const struct pass *p)
 
 static void before_layer(const struct pass *p, int layer)
 {
-    const struct gpt_hooks *hooks = p->step ? p->step->hooks : NULL;
-    if (hooks && hooks->before_layer)
+    const struct gpt_hooks *hooks = &p->m->hooks;
+    if (hooks->before_layer)
         hooks->before_layer(hooks->context, layer);
+}
+
+static void after_layer(const struct pass *p, int layer)
+{
+    const struct gpt_hooks *hooks = &p->m->hooks;
+    if (hooks->after_layer)
+        hooks->after_layer(hooks->context, layer);
 }
 
 /* Dropouts are numbered: 0 the embeddings', then three of each block. The attention operator adds
@@ -252,10 +259,13 @@ static void embed(const struct pass *p)
 static void model_forward(struct pass *p)
 {
     before_layer(p, 0);
-    for_each_micro_batch(p) embed(p);
+    for_each_micro_batch (p)
+        embed(p);
     for (int i = 0; i < p->m->config.n_layer; i++) {
         before_layer(p, i + 1);
-        for_each_micro_batch(p) block_forward(p, i);
+        for_each_micro_batch (p)
+            block_forward(p, i);
+        after_layer(p, i + 1);
     }
 }
 
@@ -438,15 +448,15 @@ static void final_norm_backward(const struct pass *p)
 /* A layer whose gradient is about to be written. */
 static void begin_gradient(const struct pass *p, int layer)
 {
-    const struct gpt_hooks *hooks = p->step->hooks;
-    if (hooks && hooks->gradients_needed && !p->step->continues)
+    const struct gpt_hooks *hooks = &p->m->hooks;
+    if (hooks->gradients_needed && !p->step->continues)
         hooks->gradients_needed(hooks->context, layer);
 }
 
 static void end_gradient(const struct pass *p, int layer)
 {
-    const struct gpt_hooks *hooks = p->step->hooks;
-    if (hooks && hooks->gradients_ready && !p->step->to_continue)
+    const struct gpt_hooks *hooks = &p->m->hooks;
+    if (hooks->gradients_ready && !p->step->to_continue)
         hooks->gradients_ready(hooks->context, layer);
 }
 
@@ -475,27 +485,30 @@ static void embeddings_backward(struct pass *p)
     if (!gpt_is_tied(&m->config))
         zero_gradient(p, m->layout.wte);
     zero_gradient(p, m->layout.wpe);
-    for_each_micro_batch(p) p->ops->embedding_backward(
-        p->stream, gpt_gradient(m, m->layout.wte), gpt_gradient(m, m->layout.wpe),
-        p->micro->carry.d_x, &p->micro->batch.rows, p->micro->batch.order, m->config.n_embd,
-        embedding_dropout(p));
+    for_each_micro_batch (p)
+        p->ops->embedding_backward(p->stream, gpt_gradient(m, m->layout.wte),
+                                   gpt_gradient(m, m->layout.wpe), p->micro->carry.d_x,
+                                   &p->micro->batch.rows, p->micro->batch.order, m->config.n_embd,
+                                   embedding_dropout(p));
 }
 
 /* Blocks and embeddings. */
 static void model_backward(struct pass *p)
 {
     for (int layer = p->m->config.n_layer; layer > 0; layer--) {
+        before_layer(p, layer);
         begin_gradient(p, layer);
-        for_each_micro_batch(p)
-        {
+        for_each_micro_batch (p) {
             block_recompute(p, layer - 1);
             block_backward(p, layer - 1);
         }
+        after_layer(p, layer);
         end_gradient(p, layer);
     }
     if (!gpt_is_tied(&p->m->config))
         begin_gradient(p, 0);
     embeddings_backward(p);
+    after_layer(p, 0);
     end_gradient(p, 0);
 }
 
@@ -507,8 +520,11 @@ double gpt_evaluate(struct gpt *model, const struct batch *batch, float *logits)
     d->zero(p.stream, model->losses + GPT_LOSS_EVALUATE, sizeof(double));
     model_forward(&p);
     p.micro = model->micro_batches;
+    before_layer(&p, model->config.n_layer + 1);
     final_norm(&p);
     head(&p, 1);
+    after_layer(&p, model->config.n_layer + 1);
+    after_layer(&p, 0);
     sum_losses(&p, GPT_LOSS_EVALUATE);
     tell_loss(&p, GPT_LOSS_EVALUATE);
     pass_end(&p);
@@ -519,7 +535,7 @@ double gpt_evaluate(struct gpt *model, const struct batch *batch, float *logits)
 void gpt_train(struct gpt *model, const struct batch *batches, int n, const struct gpt_step *step)
 {
     const int last = model->config.n_layer + 1;
-    const struct gpt_hooks *hooks = step->hooks;
+    const struct gpt_hooks *hooks = &model->hooks;
     assert(model->size.mode != GPT_EVALUATE);
     assert(model->size.gradient_slots == model->config.n_layer ||
            !(step->continues || step->to_continue));
@@ -530,12 +546,14 @@ void gpt_train(struct gpt *model, const struct batch *batches, int n, const stru
     begin_gradient(&p, last);
     if (gpt_is_tied(&model->config))
         begin_gradient(&p, 0);
-    for_each_micro_batch(&p) top(&p);
+    for_each_micro_batch (&p)
+        top(&p);
     tell_loss(&p, GPT_LOSS_TRAIN);
     model->device->event_record(model->loss_copied, p.stream);
     model->loss_is_due = true;
-    if (hooks && hooks->before_backward)
+    if (hooks->before_backward)
         hooks->before_backward(hooks->context);
+    after_layer(&p, last);
     end_gradient(&p, last);
     model_backward(&p);
     pass_end(&p);

@@ -65,7 +65,8 @@ enum gpt_mode {
 struct gpt_size {
     int max_tokens, max_seqs; /* of a micro-batch */
     int micro_batches;        /* that go through the layers together; 0: one */
-    int gradient_slots;       /* for params_share_gradients; 0: every block has its own gradients */
+    int value_slots;    /* for params_share_values and params_share_gradients: blocks that the */
+    int gradient_slots; /* device has room for; 0: all */
     enum gpt_mode mode;
 };
 
@@ -89,7 +90,7 @@ void gpt_destroy(struct gpt *model);
 struct device *gpt_device(const struct gpt *model);
 const struct gpt_config *gpt_get_config(const struct gpt *model);
 const struct param_table *gpt_params(const struct gpt *model);
-void *gpt_param_data(struct gpt *model); /* (n_elements) of the device's dtype */
+void *gpt_param_data(struct gpt *model); /* (n_values) of the device's dtype */
 float *
 gpt_grad_data(struct gpt *model); /* (n_gradients) fp32, in device memory; NULL: evaluation */
 
@@ -122,11 +123,18 @@ bool gpt_save(struct gpt *model, const char *directory, const char *const *label
 /* What surrounds each layer's work; NULL: nothing. Layers are numbered as in param.layer. */
 struct gpt_hooks {
     void *context;
-    void (*before_layer)(void *context, int layer);     /* forward: its parameters are needed now */
+    /* What is put on the compute stream from now on reads a layer's parameters: forward, backward,
+     * or to save them. Afterwards: nothing more that does, until the next call of the first. The
+     * first and the last layer's are read until the whole pass is over. */
+    void (*before_layer)(void *context, int layer);
+    void (*after_layer)(void *context, int layer);
     void (*before_backward)(void *context);             /* forward is over */
     void (*gradients_needed)(void *context, int layer); /* backward: they are written from now on */
     void (*gradients_ready)(void *context, int layer);  /* backward: its gradients are complete */
 };
+
+/* From now on, and in every pass. hooks: copied, or NULL: none */
+void gpt_set_hooks(struct gpt *model, const struct gpt_hooks *hooks);
 
 /* Evaluation: logits: (n_seqs, num_labels) in host memory, or NULL; never for language modelling.
  * Returns the sum of the items' losses: 0 where the batch has neither targets nor scores, or all
@@ -140,7 +148,6 @@ struct gpt_step {
     bool continues;      /* gradients are added to those of the call before; every block then has a
                             gradient slot of its own */
     bool to_continue;    /* gradients are not complete: there is another call */
-    const struct gpt_hooks *hooks; /* or NULL */
 };
 
 /* Training: forward and backward of n micro-batches. They go through each layer together, so that a

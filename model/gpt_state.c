@@ -232,8 +232,7 @@ static void place_arrays(struct gpt *m, struct arena *a)
 {
     size_t *workspace = &a->use.workspace;
     const bool trains = m->size.mode != GPT_EVALUATE;
-    m->weights =
-        arena_take(a, &a->use.parameters, m->table.n_elements, dtype_size(m->device->dtype));
+    m->weights = arena_take(a, &a->use.parameters, m->table.n_values, dtype_size(m->device->dtype));
     if (trains)
         m->gradients = arena_take(a, &a->use.gradients, m->table.n_gradients, sizeof(float));
     for (int u = 0; u < m->size.micro_batches; u++) {
@@ -251,19 +250,6 @@ static void place_arrays(struct gpt *m, struct arena *a)
         m->staging = arena_take(a, workspace, GPT_STAGE_ELEMENTS, sizeof(float));
 }
 
-/* The elements between parameters are zero, so that work over the whole array may include them. */
-static void clear_gaps(struct gpt *m)
-{
-    const struct param_table *t = &m->table;
-    for (int i = 0; i < t->n_params; i++) {
-        size_t begin = t->params[i].offset + t->params[i].n_elements;
-        size_t end = i + 1 < t->n_params ? t->params[i + 1].offset : t->n_elements;
-        if (end > begin)
-            m->device->zero(m->device->compute, gpt_at(m, m->weights, begin),
-                            (end - begin) * dtype_size(m->device->dtype));
-    }
-}
-
 /* A model whose arrays are not placed yet. */
 static struct gpt *describe(struct device *device, const struct gpt_config *config,
                             const struct gpt_size *size)
@@ -278,6 +264,7 @@ static struct gpt *describe(struct device *device, const struct gpt_config *conf
     m->size.gradient_slots = slots > 0 && slots < blocks ? slots : blocks;
     m->layout = layout_create(config);
     m->table = lay_out(config, &m->layout);
+    params_share_values(&m->table, size->value_slots);
     params_share_gradients(&m->table, m->size.gradient_slots);
     m->inputs = zf_calloc((size_t)m->size.micro_batches + 1, sizeof *m->inputs);
     m->micro_batches = zf_calloc((size_t)m->size.micro_batches, sizeof *m->micro_batches);
@@ -349,7 +336,8 @@ struct gpt *gpt_create(struct device *device, const struct gpt_config *config,
     m->arena.device = device;
     place_arrays(m, &m->arena);
     create_inputs(m);
-    clear_gaps(m);
+    /* what lies between parameters stays zero: a tied head's last rows are there */
+    device->zero(device->compute, m->weights, m->table.n_values * dtype_size(device->dtype));
     device->zero(device->compute, m->losses, GPT_LOSSES * sizeof(double));
     device->stream_wait(device->compute);
     return m;
@@ -393,6 +381,11 @@ const struct param_table *gpt_params(const struct gpt *model)
 void *gpt_param_data(struct gpt *model)
 {
     return model->weights;
+}
+
+void gpt_set_hooks(struct gpt *model, const struct gpt_hooks *hooks)
+{
+    model->hooks = hooks ? *hooks : (struct gpt_hooks){0};
 }
 
 float *gpt_grad_data(struct gpt *model)

@@ -115,9 +115,10 @@ struct gpt {
     struct param_table table;
     struct gpt_layout layout;
     struct gpt_size size;
+    struct gpt_hooks hooks;
 
     struct arena arena;                    /* holds all device memory of the model */
-    void *weights;                         /* (table.n_elements) */
+    void *weights;                         /* (table.n_values) */
     float *gradients;                      /* (table.n_gradients); NULL under GPT_EVALUATE */
     struct gpt_micro_batch *micro_batches; /* (size.micro_batches) */
     struct gpt_buffers buffers;
@@ -152,7 +153,7 @@ static inline void *gpt_at(const struct gpt *m, void *array, size_t i)
 /* A parameter's values; NULL of GPT_NONE. */
 static inline const void *gpt_weight(const struct gpt *m, int param)
 {
-    return param == GPT_NONE ? NULL : gpt_at(m, m->weights, m->table.params[param].offset);
+    return param == GPT_NONE ? NULL : gpt_at(m, m->weights, m->table.params[param].value_offset);
 }
 
 static inline float *gpt_gradient(const struct gpt *m, int param)

@@ -38,9 +38,10 @@ static void staging_end(struct staging *s)
     s->device->release_host(s->host);
 }
 
-static char *parameter_place(const struct staging *s, size_t offset)
+/* Where element `at` of a parameter lies, once it is there. */
+static char *parameter_place(const struct staging *s, const struct param *p, size_t at)
 {
-    return (char *)gpt_param_data(s->model) + offset * dtype_size(s->device->dtype);
+    return (char *)gpt_param_data(s->model) + (p->value_offset + at) * dtype_size(s->device->dtype);
 }
 
 void gpt_offer_values(struct gpt *model, gpt_take_values *take, void *context)
@@ -49,29 +50,29 @@ void gpt_offer_values(struct gpt *model, gpt_take_values *take, void *context)
     model->taker = context;
 }
 
-/* Element `offset` of the parameters and n - 1 more = host[0..n).
- * Returns when host may be reused. */
-static void upload(const struct staging *s, size_t offset, size_t n)
+/* Element `at` of a parameter and n - 1 more = host[0..n). Returns when host may be reused. */
+static void upload(const struct staging *s, const struct param *p, size_t at, size_t n)
 {
-    void *place = parameter_place(s, offset);
+    void *place = parameter_place(s, p, at);
     struct stream *stream = s->device->compute;
     float *staged = s->model->staging;
     s->device->copy(stream, staged ? (void *)staged : place, s->host, n * sizeof(float));
     if (staged)
         s->device->ops->from_f32(stream, place, staged, n);
     if (s->model->take)
-        s->model->take(s->model->taker, offset, s->host, n);
+        s->model->take(s->model->taker, p->offset + at, s->host, n);
     s->device->stream_wait(stream);
 }
 
-/* dst[0..n) = the parameters from `offset` on, as fp32. */
-static void download(const struct staging *s, float *dst, size_t offset, size_t n)
+/* dst[0..n) = a parameter's elements from `first` on, as fp32. */
+static void download(const struct staging *s, float *dst, const struct param *p, size_t first,
+                     size_t n)
 {
     struct zf_error err;
     for (size_t at = 0; at < n; at += GPT_STAGE_ELEMENTS) {
         size_t m = n - at < GPT_STAGE_ELEMENTS ? n - at : GPT_STAGE_ELEMENTS;
         struct tensor piece = {.dtype = s->device->dtype, .data = s->host};
-        s->device->copy(s->device->compute, s->host, parameter_place(s, offset + at),
+        s->device->copy(s->device->compute, s->host, parameter_place(s, p, first + at),
                         m * dtype_size(s->device->dtype));
         s->device->stream_wait(s->device->compute);
         tensor_read_f32(&piece, dst + at, 0, m, &err);
@@ -168,7 +169,7 @@ static void init_param(const struct staging *s, const struct param *p, uint64_t 
         else
             for (size_t i = 0; i < n; i++)
                 s->host[i] = p->init_one ? 1 : 0;
-        upload(s, p->offset + at, n);
+        upload(s, p, at, n);
     }
 }
 
@@ -298,7 +299,7 @@ static void load_param(const struct staging *s, const struct tensor *t, const st
             transpose(s->host, whole, (size_t)p->cols, (size_t)p->rows, at, n);
         else
             tensor_read_f32(t, s->host, at, n, &err);
-        upload(s, p->offset + at, n);
+        upload(s, p, at, n);
     }
     free(whole);
 }
@@ -416,19 +417,32 @@ static bool save_param(const struct staging *s, struct safetensors_writer *w, co
     bool finite = true;
     float *whole = p->transposed ? zf_malloc(p->n_elements * sizeof *whole) : NULL;
     if (whole)
-        download(s, whole, p->offset, p->n_elements);
+        download(s, whole, p, 0, p->n_elements);
     for (size_t at = 0; at < p->n_elements; at += GPT_STAGE_ELEMENTS) {
         size_t n =
             p->n_elements - at < GPT_STAGE_ELEMENTS ? p->n_elements - at : GPT_STAGE_ELEMENTS;
         if (whole)
             transpose(buffer, whole, (size_t)p->rows, (size_t)p->cols, at, n);
         else
-            download(s, buffer, p->offset + at, n);
+            download(s, buffer, p, at, n);
         finite = finite && all_finite(buffer, n);
         safetensors_write_data(w, buffer, n * sizeof *buffer);
     }
     free(whole);
     return finite;
+}
+
+/* Whose parameters are about to be read, and have been. */
+static void begin_layer(const struct gpt *m, int layer)
+{
+    if (m->hooks.before_layer)
+        m->hooks.before_layer(m->hooks.context, layer);
+}
+
+static void end_layer(const struct gpt *m, int layer)
+{
+    if (m->hooks.after_layer)
+        m->hooks.after_layer(m->hooks.context, layer);
 }
 
 static bool save_weights(struct gpt *model, const char *path, struct zf_error *err)
@@ -443,10 +457,15 @@ static bool save_weights(struct gpt *model, const char *path, struct zf_error *e
     struct staging s = staging_begin(model);
     float *buffer = zf_malloc(GPT_STAGE_ELEMENTS * sizeof *buffer);
     bool ok = true;
-    for (int i = 0; ok && i < table->n_params; i++)
-        ok = save_param(&s, w, &table->params[i], buffer) ||
-             zf_fail(err, "%s is not written: %s has values that are not finite", path,
-                     table->params[i].name);
+    for (int i = 0; ok && i < table->n_params; i++) {
+        const struct param *p = &table->params[i];
+        if (i == 0 || p[-1].layer != p->layer)
+            begin_layer(model, p->layer);
+        ok = save_param(&s, w, p, buffer) ||
+             zf_fail(err, "%s is not written: %s has values that are not finite", path, p->name);
+        if (!ok || i + 1 == table->n_params || p[1].layer != p->layer)
+            end_layer(model, p->layer);
+    }
     free(buffer);
     staging_end(&s);
     return safetensors_write_end(w, ok, err) && ok;

@@ -235,6 +235,8 @@ static bool create_trainer(struct trainer *t, const struct train_method *method,
         t->index[i] = i;
     t->engine = engine_create(&engine, job->device, job->comm, gpt_params(t->model),
                               gpt_param_data(t->model), gpt_grad_data(t->model), err);
+    if (t->engine)
+        step_connect(t->model, t->engine);
     return t->engine != NULL;
 }
 

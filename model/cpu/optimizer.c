@@ -51,6 +51,8 @@ static void update_channel(const struct matrix_rows *m, const struct channel_upd
     const float *gradient = source == ROWS_GRADIENT ? m->waiting + state : m->window + at;
     float *value = (float *)m->values + at, *own = m->master ? m->master + state : value;
     adamw_range(own, m->m + state, m->v + state, gradient, cols, rule, scale);
+    if (m->streams)
+        return;
     if (m->master && bf16)
         round_parameters(value, own, m->cols);
     else if (m->master)

@@ -3,6 +3,7 @@
 #include "data/simd.h"
 #include "model/cpu/cpu.h"
 
+#include <math.h>
 #include <omp.h>
 #include <string.h>
 
@@ -85,10 +86,10 @@ static void add_scaled(float *restrict sum, const void *restrict x, enum dtype d
     const uint16_t *bf16 = x;
     if (dtype == DTYPE_F32)
         for (int i = 0; i < n; i++)
-            sum[i] = (fresh ? 0 : sum[i]) + scale * f32[i];
+            sum[i] = fmaf(scale, f32[i], fresh ? 0 : sum[i]);
     else
         for (int i = 0; i < n; i++)
-            sum[i] = (fresh ? 0 : sum[i]) + scale * bf16_to_f32(bf16[i]);
+            sum[i] = fmaf(scale, bf16_to_f32(bf16[i]), fresh ? 0 : sum[i]);
 }
 
 struct gathering {
@@ -195,6 +196,46 @@ void cpu_receive_rows(struct stream *s, const struct matrix_batch *batch, enum d
     (void)s;
     const struct transfer t = {.set = set, .dtype = dtype};
     cpu_for_rows(batch, receive, &t);
+}
+
+ZF_SIMD
+static void round_parameters(float *restrict dst, const float *restrict src, int n)
+{
+    for (int i = 0; i < n; i++)
+        dst[i] = bf16_to_f32(bf16_parameter(src[i]));
+}
+
+struct filling {
+    enum dtype dtype;
+    bool from_home;
+};
+
+static void show(const struct matrix_rows *m, int first, int last, const void *argument)
+{
+    const struct filling *f = argument;
+    for (int i = first; i < last; i++) {
+        const size_t at = (size_t)i * m->cols;
+        const bool is_here = m->place[i] == CHANNEL_IMPORTANT || m->place[i] == CHANNEL_RESIDENT;
+        float *value = (float *)m->values + at;
+        if (is_here && !m->visiting) {
+            const float *master = m->master + (size_t)m->slot[i] * m->cols;
+            if (f->dtype == DTYPE_BF16)
+                round_parameters(value, master, m->cols);
+            else
+                memcpy(value, master, sizeof(float) * m->cols);
+        } else if (f->from_home) {
+            receive_row(value, (const char *)m->home + at * dtype_size(f->dtype), f->dtype,
+                        m->cols);
+        }
+    }
+}
+
+void cpu_show_rows(struct stream *s, const struct matrix_batch *batch, enum dtype dtype,
+                   bool from_home)
+{
+    (void)s;
+    const struct filling f = {dtype, from_home};
+    cpu_for_rows(batch, show, &f);
 }
 
 void cpu_copy_rows(struct stream *s, void *dst, const int *dst_row, const void *src,

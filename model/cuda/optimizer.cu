@@ -51,6 +51,8 @@ adamw_row(bf16 *__restrict__ param, float *__restrict__ master, float *__restric
         store_pack(master + j, p);
         store_pack(m + j, m_pack);
         store_pack(v + j, v_pack);
+        if (!param)
+            continue;
         pack<bf16, W> rounded;
         for (int e = 0; e < W; e++)
             rounded.v[e] = to_bf16_parameter(p.v[e]);
@@ -86,7 +88,7 @@ __global__ static void __launch_bounds__(ADAMW_BLOCK)
     const int cols = matrix.cols;
     const size_t at = (size_t)u.row * cols, state = (size_t)u.slot * cols;
     const float *gradient = source == ROWS_GRADIENT ? matrix.waiting + state : matrix.window + at;
-    bf16 *param = (bf16 *)matrix.values + at;
+    bf16 *param = matrix.streams ? NULL : (bf16 *)matrix.values + at;
     float *master = matrix.master + state, *m = matrix.m + state, *v = matrix.v + state;
     const bool wide = fits_pack<4>(param, 8, cols) && fits_pack<4>(master, 16, cols) &&
                       fits_pack<4>(m, 16, cols) && fits_pack<4>(v, 16, cols) &&

@@ -79,7 +79,7 @@ __device__ static inline void accumulate_piece(float *__restrict__ sum, const Fr
             if (j >= last)
                 continue;
             for (int e = 0; e < W; e++)
-                a[i].v[e] += factor * to_float(b[i].v[e]);
+                a[i].v[e] = fmaf(factor, to_float(b[i].v[e]), a[i].v[e]);
             store_pack(sum + j, a[i]);
         }
     }
@@ -212,6 +212,56 @@ void cuda_receive_rows(struct stream *s, const struct matrix_batch *batch, enum 
         transfer<bf16, float, 8, VALUES_ARRIVE>(s, batch, set, 1);
     else
         transfer<bf16, bf16, 8, VALUES_ARRIVE>(s, batch, set, 1);
+}
+
+/* values = master rounded; columns [first, last) */
+template <int W>
+__device__ static inline void show_piece(bf16 *__restrict__ value, const float *__restrict__ master,
+                                         int first, int last)
+{
+    for (first += threadIdx.x % WARP * W; first < last; first += WARP * W) {
+        const pack<float, W> x = load_pack<W>(master + first);
+        pack<bf16, W> y;
+        for (int e = 0; e < W; e++)
+            y.v[e] = to_bf16_parameter(x.v[e]);
+        store_pack(value + first, y);
+    }
+}
+
+/* Limit: memory. Reads 4 bytes for each element whose state is on the device and writes 2; with
+ * `from_home` the link for all others. */
+template <typename From>
+__global__ static void __launch_bounds__(BLOCK) show_kernel(matrix_batch batch, int from_home)
+{
+    piece_walk walk = {};
+    for (int piece = first_piece(); piece < batch.n_pieces; piece += piece_stride()) {
+        const row_piece at = piece_at(batch, piece, walk);
+        const matrix_rows &m = *at.matrix;
+        const unsigned char place = m.place[at.row];
+        const size_t row = (size_t)at.row * m.cols;
+        bf16 *value = (bf16 *)m.values + row;
+        if ((place == CHANNEL_IMPORTANT || place == CHANNEL_RESIDENT) && !m.visiting) {
+            const float *master = m.master + (size_t)m.slot[at.row] * m.cols;
+            if (fits_pack<4>(value, 8, m.cols) && fits_pack<4>(master, 16, m.cols))
+                show_piece<4>(value, master, at.first, at.last);
+            else
+                show_piece<1>(value, master, at.first, at.last);
+        } else if (from_home) {
+            transfer_piece<1, false>(value, (const From *)m.home + row, at.first, at.last, 1);
+        }
+    }
+}
+
+void cuda_show_rows(struct stream *s, const struct matrix_batch *batch, enum dtype dtype,
+                    bool from_home)
+{
+    const int blocks = blocks_for(batch->n_pieces, 8 * cuda_multiprocessors());
+    if (batch->n_pieces == 0)
+        return;
+    if (dtype == DTYPE_F32)
+        LAUNCH((show_kernel<float>), blocks, BLOCK, 0, s, *batch, from_home);
+    else
+        LAUNCH((show_kernel<bf16>), blocks, BLOCK, 0, s, *batch, from_home);
 }
 
 /* Limit: memory, or the link. Reads and writes each byte once. W halves of a word are a pack,

@@ -28,14 +28,18 @@ struct matrix_rows {
     void *deferred;             /* (n_rows, cols) taken rows of deferred channels, fp32 or bf16 */
     float *waiting;             /* (slots, cols) taken rows of channels that have slots */
     float *window;              /* (n_rows, cols) gathered gradients */
+    const void *home;           /* (n_rows, cols) parameters as the host keeps them; memory of
+                                   allocate_host */
     void *exchange;             /* (n_rows, cols) windows leave and values arrive through it;
                                    memory of allocate_host */
     void *staged;               /* (n_rows, cols) gradients leave into it; the same */
     float *master, *m, *v;      /* (slots, cols) state of AdamW, a row for each slot; master NULL:
                                    `values` is the fp32 master */
     int n_rows, cols;
-    struct matrix_part part;           /* which rows they are, for their groups */
-    int decays;                        /* 1: the rule's weight decay applies; 0: it does not */
+    struct matrix_part part; /* which rows they are, for their groups */
+    int decays;              /* 1: the rule's weight decay applies; 0: it does not */
+    int streams;             /* 1: `values` is a slot: what updates masters leaves it alone */
+    int visiting;            /* 1: master, m and v are on the device for an update alone */
     int first_piece, first_norm_piece; /* how many the table's matrices before this one have */
 };
 

@@ -1,8 +1,8 @@
 /* The parameter table: every parameter's Hugging Face name, shape and offset.
  *
- * All parameters of a model lie in one array. Gradients lie in another, of the same layout, unless
- * layers take turns in slots. A matrix is stored input-major, W[in][out]: a row is an input
- * channel, one contiguous run of memory. */
+ * All parameters of a model lie in one array. Gradients lie in another, of the same layout. In
+ * device memory layers may take turns in slots, of either. A matrix is stored input-major,
+ * W[in][out]: a row is an input channel, one contiguous run of memory. */
 #ifndef ZF_MODEL_DEVICE_PARAMS_H
 #define ZF_MODEL_DEVICE_PARAMS_H
 
@@ -24,7 +24,8 @@ struct param {
     float init_std;  /* of the random initialisation; 0: zeros, or ones for a norm's gain */
     bool init_one;
     size_t offset;          /* of its first element, in elements from the start of the array */
-    size_t gradient_offset; /* of its gradient's, in the array of gradients */
+    size_t value_offset;    /* the same in the device's array of parameters, */
+    size_t gradient_offset; /* and in that of gradients, where slots make them shorter */
     size_t n_elements;
 };
 
@@ -33,9 +34,10 @@ struct param_table {
     int n_params;
     int n_layers;        /* how many values `layer` takes */
     size_t n_elements;   /* length of the array; offsets are multiples of 64, gaps stay zero */
-    size_t n_gradients;  /* length of the array of gradients */
+    size_t n_values;     /* length of the device's array of parameters */
+    size_t n_gradients;  /* and of that of gradients */
     size_t n_parameters; /* the sum of the parameters' own elements */
-    int gradient_slots;  /* that params_share_gradients was given, or 0 */
+    int value_slots, gradient_slots; /* blocks' places there; 0: each has its own */
 };
 
 /* Appends a parameter and places it; weight decay applies to matrices. The pointer is good until
@@ -47,12 +49,15 @@ void params_pad(struct param_table *table, size_t n);
 /* Where a layer's parameters begin, in elements; of n_layers, where the last one's end. */
 size_t params_layer(const struct param_table *table, int layer);
 /* Blocks, which are the layers between the first and the last and have the same size, take turns in
- * this many slots for gradients: each writes over that of the block so many before it. Embeddings
- * and head, which may be several times a block's size, keep gradients of their own. Does nothing
- * where there are no more blocks than slots, or where `slots` is 0. */
+ * this many slots for parameters on the device, and for gradients: each lies where the block so
+ * many before it lay. Embeddings and head, which may be several times a block's size, have places
+ * of their own, and so has every block where there are no more of them than slots, or `slots` is 0.
+ */
+void params_share_values(struct param_table *table, int slots);
 void params_share_gradients(struct param_table *table, int slots);
-/* Which slot a layer's gradients lie in, from 0; of n_layers: how many there are. */
-int params_gradient_slot(const struct param_table *table, int layer);
+/* Which of so many slots a layer lies in, from 0, those of embeddings and head counted; of n_layers:
+ * how many there are. slots: value_slots or gradient_slots */
+int params_slot(const struct param_table *table, int slots, int layer);
 void params_free(struct param_table *table);
 /* By name, or NULL. */
 const struct param *params_find(const struct param_table *table, const char *name);

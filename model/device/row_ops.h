@@ -63,11 +63,13 @@ typedef void op_select_rows(struct stream *s, unsigned char *chosen, const float
 /* One AdamW update of n channels, no two the same. updates: (n) device memory; the counts in it
  * go up by one, and bias corrections are 1 - beta^updates, taken in double (the rule's own are
  * not used). The gradient is a row of `waiting` (by the slot) or `window`, times a factor,
- * gradient_scale. Values get the master, rounded as parameters are (data/bf16.h) if `bf16`. */
+ * gradient_scale. Values get the master, rounded as parameters are (data/bf16.h) if `bf16`, unless
+ * the matrix streams. */
 typedef void op_adamw_rows(struct stream *s, const struct matrix_batch *batch,
                            struct channel_update *updates, int n, enum row_source source,
                            const struct adamw *rule, const float *gradient_scale, bool bf16);
-/* For each row of the set: window = (its group in `fresh` ? 0 : window) + scale * deferred.
+/* For each row of the set: window = (its group in `fresh` ? 0 : window) + scale * deferred, rounded
+ * once, so that all who gather have the same bits.
  * dtype: deferred's, F32 or BF16;  scale: the factor */
 typedef void op_accumulate_rows(struct stream *s, const struct matrix_batch *batch,
                                 enum dtype dtype, const struct channel_set *set, uint64_t fresh,
@@ -80,6 +82,11 @@ typedef void op_send_rows(struct stream *s, const struct matrix_batch *batch,
 /* For each row of the set: values = exchange, which holds `dtype`. */
 typedef void op_receive_rows(struct stream *s, const struct matrix_batch *batch, enum dtype dtype,
                              const struct channel_set *set);
+/* Fills slots, of matrices that stream: values = master of channels whose state is on the device,
+ * rounded to bf16 if `dtype` is BF16; and if `from_home`, of all others values = home, which is of
+ * that dtype. */
+typedef void op_show_rows(struct stream *s, const struct matrix_batch *batch, enum dtype dtype,
+                          bool from_home);
 /* dst[dst_row[i]] = src[src_row[i]] for i < n: rows of row_bytes bytes each, a multiple of 2.
  * dst_row, src_row: (n) in device memory, NULL: i itself. dst, src: device memory, or memory of
  * allocate_host. The rows of dst differ. */
@@ -95,6 +102,7 @@ typedef void op_copy_rows(struct stream *s, void *dst, const int *dst_row, const
     X(accumulate_rows)                                                                             \
     X(send_rows)                                                                                   \
     X(receive_rows)                                                                                \
+    X(show_rows)                                                                                   \
     X(copy_rows)
 
 /* A device's. */

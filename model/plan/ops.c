@@ -273,6 +273,21 @@ static void receive_rows(struct stream *s, const struct matrix_batch *batch, enu
                   cost_receive_rows(element(s), (int)dtype_size(dtype), elements), false, true);
 }
 
+static void show_rows(struct stream *s, const struct matrix_batch *batch, enum dtype dtype,
+                      bool from_home)
+{
+    double elements = 0;
+    (void)dtype, (void)from_home; /* an engine copies what it shows where types are the same */
+    for (int i = 0; i < batch->n; i++) {
+        const struct matrix_rows *m = &batch->matrices[i];
+        for (int row = 0; row < m->n_rows && !m->visiting; row++)
+            elements += m->place[row] == CHANNEL_IMPORTANT || m->place[row] == CHANNEL_RESIDENT
+                            ? m->cols
+                            : 0;
+    }
+    plan_operate(s, "show rows", OTHER, cost_convert(element(s), elements), false);
+}
+
 static void copy_rows(struct stream *s, void *dst, const int *dst_row, const void *src,
                       const int *src_row, int n, size_t row_bytes)
 {

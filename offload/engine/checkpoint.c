@@ -295,6 +295,7 @@ static bool load_groups(struct engine *e, const struct piece *p, struct zf_error
                            .closing_steps = f[5],
                            .has_leaving = f[6],
                            .update = {.layers = e->windows.groups[j].update.layers},
+                           .commit = {.layers = e->windows.groups[j].commit.layers},
                            .received = e->windows.groups[j].received};
     }
     memcpy(e->observed.important_norm, norms->data, sizeof(double) * n);

@@ -18,6 +18,7 @@ static void describe_matrices(struct engine *e)
         m->param = p;
         m->index = i;
         m->selectable = p->kind == PARAM_MATRIX && e->config.topk_ratio < 1;
+        m->streams = streams_layer(e, p->layer);
         m->owned = schedule_owned(i, p->rows, e->ranks, e->rank);
         m->n_owned = m->owned.last - m->owned.first;
         m->cols = p->cols;
@@ -26,7 +27,7 @@ static void describe_matrices(struct engine *e)
         assert(i == 0 || p->layer >= p[-1].layer);
         const size_t before = (size_t)m->owned.first * (size_t)p->cols;
         if (!is_measuring(e)) {
-            m->values = (char *)e->params + (p->offset + before) * dtype_size(e->dtype);
+            m->values = (char *)e->params + (p->value_offset + before) * dtype_size(e->dtype);
             m->grad = e->grads + p->gradient_offset + before;
         }
         e->host.elements += m->selectable ? owned_elements(m) : 0;
@@ -45,30 +46,45 @@ static void place_device_memory(struct engine *e)
     norms_place(e);
 }
 
-/* bf16 on a device that computes in fp32: elements [first, first + n) of its parameters are
- * rounded; masters were taken before. */
-static void round_parameters(struct engine *e, size_t first, size_t n)
+/* bf16 on a device that computes in fp32: n of its parameters are rounded; masters were taken
+ * before. */
+static void round_parameters(struct engine *e, float *values, size_t n)
 {
-    float *values = e->params;
     if (!e->config.bf16 || e->dtype != DTYPE_F32 || e->device->plan)
         return;
     assert(e->device->unified);
-    for (size_t i = first; i < first + n; i++)
+    for (size_t i = 0; i < n; i++)
         values[i] = bf16_to_f32(bf16_parameter(values[i]));
+}
+
+/* Elements [first, end) of the table's that are a matrix's own, from its element `from` on. */
+struct overlap {
+    size_t from, first, end;
+};
+
+static struct overlap overlap(size_t begin, size_t n, size_t offset, size_t count)
+{
+    const size_t first = begin > offset ? begin : offset;
+    const size_t end = begin + n < offset + count ? begin + n : offset + count;
+    return (struct overlap){first - begin, first, end};
 }
 
 void engine_take_values(struct engine *e, size_t offset, const float *values, size_t n)
 {
-    assert(e->step == 0);
+    windows_wait(e);
     for (int i = 0; i < e->n_matrices; i++) {
         struct matrix *m = &e->matrices[i];
-        const size_t own = m->param->offset + (size_t)m->owned.first * (size_t)m->cols;
-        const size_t own_end = own + owned_elements(m), end = offset + n;
-        const size_t first = own > offset ? own : offset, last = own_end < end ? own_end : end;
-        if (first < last)
-            state_take_masters(e, m, first - own, last - first, values + (first - offset));
+        const struct param *p = m->param;
+        const size_t owned = p->offset + (size_t)m->owned.first * (size_t)m->cols;
+        const struct overlap own = overlap(owned, owned_elements(m), offset, n);
+        const struct overlap all = overlap(p->offset, p->n_elements, offset, n);
+        if (own.first < own.end)
+            state_take_masters(e, m, own.from, own.end - own.first, values + (own.first - offset));
+        if (all.first < all.end && !m->streams)
+            round_parameters(e, (float *)e->params + p->value_offset + all.from,
+                             all.end - all.first);
     }
-    round_parameters(e, offset, n);
+    parameters_forget(e);
 }
 
 void engine_forget(struct engine *e)
@@ -79,6 +95,7 @@ void engine_forget(struct engine *e)
     state_forget(e);
     windows_forget(e);
     selection_forget(e);
+    parameters_forget(e);
 }
 
 void engine_measure(const struct engine_config *config, const struct param_table *table,
@@ -123,8 +140,10 @@ struct engine *engine_create(const struct engine_config *config, struct device *
     e->params = params;
     e->grads = grads;
     assert(config->bf16 || device->dtype == DTYPE_F32);
+    assert(!config->params_on_host || (config->values_follow && e->ranks == 1));
     describe_matrices(e);
     streams_create(e);
+    parameters_create(e);
     windows_create(e);
     norms_create(e);
     place_device_memory(e);
@@ -141,7 +160,7 @@ struct engine *engine_create(const struct engine_config *config, struct device *
                     e->host.workers ? worker_pool_threads(e->host.workers) : 0);
     engine_forget(e);
     if (!config->values_follow)
-        round_parameters(e, 0, table->n_elements);
+        round_parameters(e, params, table->n_values);
     return e;
 }
 
@@ -151,6 +170,7 @@ void engine_destroy(struct engine *e)
         return;
     streams_wait(e);
     streams_release(e);
+    parameters_release(e);
     host_release(e);
     windows_release(e);
     norms_release(e);
@@ -167,7 +187,9 @@ void engine_destroy(struct engine *e)
 struct engine_memory engine_memory(const struct engine *e)
 {
     size_t counts = e->n_channels * sizeof *e->host.updates;
-    return (struct engine_memory){.host = e->host.state_bytes + e->host.exchange_bytes + counts,
+    const size_t pinned = e->host.pinned ? e->host.elements * dtype_size(exchange_dtype(e)) : 0;
+    return (struct engine_memory){.host = e->host.state_bytes + pinned + e->host.exchange_bytes +
+                                          counts,
                                   .device = memory_total(&e->arena.use),
                                   .host_elements = e->host.elements};
 }

@@ -36,6 +36,9 @@ struct engine_config {
     float gradient_clipping; /* greatest global norm; 0: none */
     bool bf16;               /* parameters are rounded to bf16 and cross the link as bf16 */
     bool values_follow;      /* parameters are not there yet: engine_take_values gives masters */
+    bool params_on_host; /* blocks' parameters live on the host and come when they are needed, into
+                                the table's slots for values; with values_follow, some channels
+                                deferred, and one rank */
 
     double topk_ratio;        /* share of each matrix's channels that are important */
     int select_every;         /* steps between selections; 0: the first one stays */
@@ -86,10 +89,10 @@ struct engine *engine_create(const struct engine_config *config, struct device *
                              struct comm *comm, const struct param_table *table, void *params,
                              float *grads, struct zf_error *err);
 void engine_destroy(struct engine *e);
-/* Before the first step: the masters of elements [offset, offset + n) of the parameters are these,
- * exactly. The device has them already, rounded if it holds bf16; if it computes in fp32 and
- * config->bf16 holds, they are rounded here. values: host memory, which stays as it is until the
- * compute stream has been waited for. */
+/* Before the first step, or before engine_load: the masters of elements [offset, offset + n) of the
+ * parameters are these, exactly. The device has them already, rounded if it holds bf16; if it
+ * computes in fp32 and config->bf16 holds, they are rounded here. values: host memory, which stays
+ * as it is until the compute stream has been waited for. */
 void engine_take_values(struct engine *e, size_t offset, const float *values, size_t n);
 
 /* A step: begin; forward, calling engine_before_layer as each layer's parameters are needed, since
@@ -101,6 +104,7 @@ void engine_take_values(struct engine *e, size_t offset, const float *values, si
  * waits for the step's norm alone. */
 void engine_begin_step(struct engine *e, float lr);
 void engine_before_layer(struct engine *e, int layer);
+void engine_after_layer(struct engine *e, int layer);
 void engine_before_backward(struct engine *e); /* for the timeline alone */
 void engine_before_gradients(struct engine *e, int layer);
 void engine_layer_gradients_ready(struct engine *e, int layer);

@@ -28,8 +28,10 @@ static struct host_arrays arrays_of(const struct engine *e)
     float *floats = (float *)e->host.state;
     struct host_arrays a = {.m = floats, .v = floats + n, .exchange = e->host.exchange};
     a.windows = on_host ? floats + 2 * n : e->windows.memory;
-    a.parameters = (char *)(floats + (on_host ? 3 : 2) * n);
-    a.remainders = e->config.bf16 ? (int16_t *)(a.parameters + bytes) : NULL;
+    char *behind = (char *)(floats + (on_host ? 3 : 2) * n);
+    a.parameters = e->host.pinned ? e->host.pinned : behind;
+    behind += e->host.pinned ? 0 : bytes;
+    a.remainders = e->config.bf16 ? (int16_t *)behind : NULL;
     a.staged = on_host ? a.exchange + bytes : NULL;
     return a;
 }
@@ -106,12 +108,17 @@ bool host_create(struct engine *e, struct zf_error *err)
     size_t n = e->host.elements;
     bool on_host = e->config.accumulate == ENGINE_ACCUMULATE_HOST;
     if (n > 0) {
+        const size_t parameters = n * dtype_size(exchange_dtype(e));
         e->host.state_bytes = (HOST_STATE_BYTES + (on_host ? sizeof(float) : 0)) * n;
+        if (e->config.params_on_host)
+            e->host.state_bytes -= parameters;
         e->host.exchange_bytes = dtype_size(exchange_dtype(e)) * n * (on_host ? 2 : 1);
         e->host.state = e->device->plan ? e->device->allocate_host(e->host.state_bytes)
                                         : host_memory_allocate(e->host.state_bytes, err);
         if (!e->host.state)
             return false;
+        if (e->config.params_on_host)
+            e->host.pinned = e->device->allocate_host(parameters);
         e->host.exchange = e->device->allocate_host(e->host.exchange_bytes);
     }
     place_host_state(e);
@@ -129,6 +136,8 @@ void host_release(struct engine *e)
         host_memory_free(h->state, h->state_bytes);
     if (h->exchange)
         e->device->release_host(h->exchange);
+    if (h->pinned)
+        e->device->release_host(h->pinned);
     free(h->chunks);
     free(h->first_chunk);
     free(h->updates);

@@ -10,6 +10,7 @@
  *   sharing.c     struct sharing        changed parameters on their way between ranks
  *   selection.c   struct selection      who is important, and how that changes
  *   windows.c     struct windows        gathering gradients, closing, host updates, arrivals
+ *   parameters.c  struct parameters     blocks' parameters on their way from the host
  *   interval.c    struct observed       update_interval "auto"
  *   step.c        struct norms          the order of a step
  *   engine.c                            making and ending an engine
@@ -42,6 +43,16 @@ struct slots {
     struct state_arrays state; /* (capacity, cols) each */
 };
 
+/* Blocks' parameters that live on the host, in slots. */
+struct parameters {
+    int *holds;            /* (n_slots) the layer whose parameters a slot has, or -1 */
+    struct event **left;   /* (n_slots) the compute stream reads it no more */
+    struct event *changed; /* masters on the device are what the last step has made them */
+    int n_slots;
+    int last, direction; /* the layer that a pass came to last; and whether it goes up or down */
+    size_t bytes;        /* that have come since they were asked for */
+};
+
 /* Channels that AdamW is about to update on the device, matrix by matrix. */
 struct update_list {
     struct channel_update *host, *device; /* (slots of all matrices) */
@@ -57,6 +68,7 @@ struct matrix {
     const struct param *param;
     int index;       /* in the table */
     bool selectable; /* channels may be deferred: not a vector, and topk_ratio < 1 */
+    bool streams;    /* `values` is a slot, which other layers use too: streams_layer */
     struct range owned;
     int n_owned, cols;
     size_t first_channel; /* of channel 0, in arrays over all channels of the model */
@@ -99,6 +111,7 @@ struct group {
     int due;        /* the step at whose end it becomes visible */
     int oldest_in_flight;
     struct host_work update; /* in flight */
+    struct host_work commit; /* of what streams: the host's parameters become the updated ones */
     struct event *received;  /* what the last one has made has left the exchange buffer */
     int closing_steps;       /* gradients in the window that it closed */
     bool has_leaving;        /* channels left with that closing */
@@ -132,7 +145,7 @@ struct streams {
     bool *arriving;           /* (n_layers) and the compute stream does not wait for it yet */
     struct event **taken;     /* (slots) the gradient in a slot has been taken */
     struct event **sent;      /* (slots) what was taken from it has gone to the host */
-    int n_slots;              /* of gradients: params_gradient_slot */
+    int n_slots;              /* of gradients */
 };
 
 /* The matrices as the device has them. */
@@ -198,6 +211,7 @@ struct host {
     int *first_chunk;               /* (n_layers + 1) where each layer's begin */
     char *state;    /* m, v, windows where they are on the host, parameters, remainders */
     void *exchange; /* gradients down, parameters up; then staged gradients */
+    void *pinned;   /* parameters, where layers come from the host; else they are in `state` */
     size_t state_bytes, exchange_bytes;
     uint32_t *updates;     /* (channels owned) AdamW updates that each has had */
     size_t elements;       /* parameters whose state may live on the host */
@@ -240,6 +254,7 @@ struct engine {
     struct batches batches;
     struct update_list list;
     struct norms norms;
+    struct parameters parameters;
     struct selection selection;
     struct sharing sharing;
     struct windows windows;
@@ -250,6 +265,12 @@ struct engine {
 static inline bool is_measuring(const struct engine *e)
 {
     return !e->arena.device;
+}
+
+/* Whether a layer's parameters live on the host: blocks', where they do. */
+static inline bool streams_layer(const struct engine *e, int layer)
+{
+    return e->config.params_on_host && layer > 0 && layer < e->table->n_layers - 1;
 }
 
 /* Elements of the exchange buffer and of the host's parameters: bf16 or fp32. */
@@ -446,6 +467,8 @@ void windows_close(struct engine *e, struct group *g, struct step_report *report
 /* Makes the host updates visible that are due at the end of this step
  * (all: whatever is in flight). */
 void windows_arrive(struct engine *e, bool all, struct step_report *report);
+/* The host's parameters of a layer are those that are visible. */
+void windows_wait_commits(struct engine *e, int layer);
 /* Host work that is under way gets done; what it has changed arrives when it is due. The wait is
  * no step's. */
 void windows_wait(struct engine *e);
@@ -457,6 +480,15 @@ void windows_forget(struct engine *e);
 void windows_flush(struct engine *e, struct step_report *report);
 /* After a load: the exchange buffer as host updates in flight have left it. */
 void windows_restore_exchange(struct engine *e);
+
+/* parameters.c */
+
+void parameters_create(struct engine *e);
+void parameters_release(struct engine *e);
+/* What slots hold is old; what changed it is on the compute stream. */
+void parameters_forget(struct engine *e);
+/* Bytes that have come since the last call. */
+size_t parameters_take_bytes(struct engine *e);
 
 /* interval.c */
 

@@ -254,6 +254,7 @@ void selection_adopt(struct engine *e, struct group *g, float lr, struct step_re
     if (!is_news || !has_changes(e, g))
         return;
     host_wait(e, &e->windows.accumulation); /* it reads places and windows */
+    host_wait(e, &g->commit);               /* it reads places, and masters are whole behind it */
     streams_follow(e, e->device->compute, e->streams.up);
     streams_follow(e, e->device->compute, e->streams.down);
     change_sides(e, g, lr, report);
@@ -288,6 +289,7 @@ void selection_adopt_first(struct engine *e, struct step_report *report)
 void selection_settle(struct engine *e, struct group *g)
 {
     host_wait(e, &e->windows.accumulation); /* it reads places */
+    host_wait(e, &g->commit);
     for (int i = 0; i < e->n_matrices; i++) {
         const struct matrix *m = &e->matrices[i];
         const struct row_groups groups = all_groups(e, m);

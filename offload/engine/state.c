@@ -35,13 +35,14 @@ static int most_slots(const struct engine *e, const struct matrix *m)
     return m->selectable && twice < m->n_owned ? twice : m->n_owned;
 }
 
-static void place_arrays(struct engine *e, struct state_arrays *s, size_t n)
+/* masters: parameters are not the masters themselves */
+static void place_arrays(struct engine *e, struct state_arrays *s, size_t n, bool masters)
 {
     struct arena *a = &e->arena;
     s->n_elements = n;
     s->m = arena_take(a, &a->use.important, n, sizeof(float));
     s->v = arena_take(a, &a->use.important, n, sizeof(float));
-    if (e->config.bf16)
+    if (masters)
         s->master = arena_take(a, &a->use.important, n, sizeof(float));
 }
 
@@ -83,12 +84,12 @@ void state_place(struct engine *e)
             continue;
         s->waiting = arena_take(&e->arena, &e->arena.use.important, elements, sizeof *s->waiting);
         if (!visits(e, m))
-            place_arrays(e, &s->state, elements);
+            place_arrays(e, &s->state, elements, e->config.bf16 || m->streams);
         else if (elements > visitors)
             visitors = elements;
     }
     if (visitors > 0)
-        place_arrays(e, &e->moves.visiting, visitors);
+        place_arrays(e, &e->moves.visiting, visitors, e->config.bf16 || e->config.params_on_host);
     place_staging(e);
 }
 
@@ -420,16 +421,60 @@ static void copy_device(struct engine *e, struct matrix *m, int part, float *val
     free(copy);
 }
 
+/* Whether a channel's update is under way and not visible yet. */
+static bool is_in_flight(const struct engine *e, const struct matrix *m, int row)
+{
+    const struct row_groups groups = owned_groups(e, m);
+    return place_of(e, m, row) == CHANNEL_DEFERRED &&
+           e->windows.groups[row_groups_group(&groups, row)].in_flight;
+}
+
+/* Masters of channels whose update is under way and not visible yet, of a layer whose parameters
+ * stream: the newer halves lie in the exchange buffer. */
+static void exchange_in_flight(const struct engine *e, const struct matrix *m, float *values,
+                               bool write)
+{
+    struct host_adam_matrix newer = m->host;
+    newer.parameters = m->host.exchange;
+    const size_t cols = (size_t)m->cols;
+    for (int row = 0; row < m->n_owned && m->streams; row++) {
+        const size_t at = (size_t)row * cols;
+        if (is_in_flight(e, m, row) && write)
+            host_adam_write_masters(&newer, at, cols, values + at);
+        else if (is_in_flight(e, m, row))
+            host_adam_read_masters(&newer, at, cols, values + at);
+    }
+}
+
 void state_read(struct engine *e, struct matrix *m, int part, float *values)
 {
     if (m->selectable)
         read_host(&m->host, part, 0, owned_elements(m), values);
+    if (m->selectable && part == STATE_MASTER)
+        exchange_in_flight(e, m, values, false);
     copy_device(e, m, part, values, false);
+}
+
+/* What is in flight keeps its visible parameters. */
+static void write_masters(struct engine *e, const struct matrix *m, float *values)
+{
+    const size_t n = owned_elements(m), size = dtype_size(m->host.dtype);
+    void *visible = zf_malloc(n * size + 1);
+    memcpy(visible, m->host.parameters, n * size);
+    write_host(&m->host, STATE_MASTER, 0, n, values);
+    for (int row = 0; row < m->n_owned; row++)
+        if (is_in_flight(e, m, row))
+            memcpy((char *)m->host.parameters + (size_t)row * (size_t)m->cols * size,
+                   (char *)visible + (size_t)row * (size_t)m->cols * size, (size_t)m->cols * size);
+    free(visible);
+    exchange_in_flight(e, m, values, true);
 }
 
 void state_write(struct engine *e, struct matrix *m, int part, float *values)
 {
-    if (m->selectable)
+    if (m->selectable && part == STATE_MASTER && m->streams)
+        write_masters(e, m, values);
+    else if (m->selectable)
         write_host(&m->host, part, 0, owned_elements(m), values);
     copy_device(e, m, part, values, true);
 }

@@ -169,6 +169,7 @@ static void update(struct engine *e, struct step_report *report)
     windows_arrive(e, false, report);
     interval_choose(e, report);
     sharing_exchange(e);
+    parameters_forget(e);
     e->step++;
 }
 
@@ -196,6 +197,7 @@ bool engine_end_step(struct engine *e, struct step_report *report, struct zf_err
     else
         update(e, report);
     windows_end_staging(e);
+    report->bytes_up += parameters_take_bytes(e);
     report->update_interval = e->windows.interval;
     report_host_time(e, report);
     return e->skipped_in_a_row < SKIPPED_IN_A_ROW_LIMIT ||
@@ -215,5 +217,6 @@ void engine_finish(struct engine *e)
     struct step_report ignored = {0};
     windows_flush(e, &ignored);
     sharing_exchange(e);
+    parameters_forget(e);
     engine_settle(e);
 }

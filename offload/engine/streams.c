@@ -16,7 +16,7 @@ void streams_create(struct engine *e)
     s->mark = d->event_create();
     s->norm_known = d->event_create();
     s->read = d->event_create();
-    s->n_slots = params_gradient_slot(e->table, e->table->n_layers);
+    s->n_slots = params_slot(e->table, e->table->gradient_slots, e->table->n_layers);
     s->taken = zf_calloc((size_t)s->n_slots, sizeof *s->taken);
     s->sent = zf_calloc((size_t)s->n_slots, sizeof *s->sent);
     for (int i = 0; i < s->n_slots; i++) {
@@ -53,7 +53,7 @@ void streams_release(struct engine *e)
 
 int streams_slot(const struct engine *e, int layer)
 {
-    return params_gradient_slot(e->table, layer);
+    return params_slot(e->table, e->table->gradient_slots, layer);
 }
 
 void streams_wait(struct engine *e)
@@ -74,17 +74,4 @@ void streams_bring(struct engine *e, int layer, struct stream *stream)
 {
     e->device->event_record(e->streams.arrived[layer], stream);
     e->streams.arriving[layer] = true;
-}
-
-void engine_before_layer(struct engine *e, int layer)
-{
-    if (e->streams.arriving[layer])
-        e->device->event_order(e->device->compute, e->streams.arrived[layer]);
-    e->streams.arriving[layer] = false;
-}
-
-void engine_settle(struct engine *e)
-{
-    for (int layer = 0; layer < e->table->n_layers; layer++)
-        engine_before_layer(e, layer);
 }

@@ -33,6 +33,7 @@ static struct matrix_rows rows_of(const struct engine *e, const struct matrix *m
                                 .deferred = m->deferred,
                                 .waiting = m->slots.waiting,
                                 .window = on_device ? m->window : NULL,
+                                .home = m->streams ? m->host.parameters : NULL,
                                 .exchange = m->host.exchange,
                                 .staged = m->staged,
                                 .master = state->master,
@@ -41,7 +42,9 @@ static struct matrix_rows rows_of(const struct engine *e, const struct matrix *m
                                 .n_rows = m->n_owned,
                                 .cols = m->cols,
                                 .part = m->host.part,
-                                .decays = m->param->decay};
+                                .decays = m->param->decay,
+                                .streams = m->streams,
+                                .visiting = state != &m->slots.state};
 }
 
 /* Batches of all matrices, and of each layer's. rows: the table in host memory */

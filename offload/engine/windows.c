@@ -3,6 +3,7 @@
 
 #include "data/alloc.h"
 #include "data/bf16.h"
+#include "data/simd.h"
 
 #include <assert.h>
 #include <math.h>
@@ -59,6 +60,7 @@ void windows_create(struct engine *e)
     host_work_create(e, &e->windows.accumulation);
     for (int j = 0; j < ENGINE_MAX_INTERVAL; j++) {
         host_work_create(e, &e->windows.groups[j].update);
+        host_work_create(e, &e->windows.groups[j].commit);
         e->windows.groups[j].received = e->device->event_create();
     }
 }
@@ -68,6 +70,7 @@ void windows_release(struct engine *e)
     host_work_release(e, &e->windows.accumulation);
     for (int j = 0; j < ENGINE_MAX_INTERVAL; j++) {
         host_work_release(e, &e->windows.groups[j].update);
+        host_work_release(e, &e->windows.groups[j].commit);
         e->device->event_destroy(e->windows.groups[j].received);
     }
 }
@@ -87,6 +90,21 @@ static size_t link_bytes(const struct engine *e, const struct matrix *m, int cha
 
 /* ---- gathering ---- */
 
+/* As the device's accumulate_rows, to the bit. */
+ZF_SIMD
+static void add_row(float *restrict sum, const void *restrict gradient, enum dtype dtype,
+                    float factor, size_t n)
+{
+    const float *f32 = gradient;
+    const uint16_t *bf16 = gradient;
+    if (dtype == DTYPE_F32)
+        for (size_t i = 0; i < n; i++)
+            sum[i] = fmaf(factor, f32[i], sum[i]);
+    else
+        for (size_t i = 0; i < n; i++)
+            sum[i] = fmaf(factor, bf16_to_f32(bf16[i]), sum[i]);
+}
+
 /* Adds staged gradients to one chunk's host windows. */
 static void accumulate_chunk(void *argument, int chunk)
 {
@@ -102,11 +120,8 @@ static void accumulate_chunk(void *argument, int chunk)
             continue;
         if (e->windows.staged_fresh >> row_groups_group(&groups, row) & 1)
             memset(m->window + at, 0, sizeof(float) * n);
-        if (e->config.bf16)
-            bf16_add(m->window + at, (const uint16_t *)m->staged + at, e->windows.staged_factor, n);
-        else
-            for (size_t j = at; j < at + n; j++)
-                m->window[j] += e->windows.staged_factor * ((const float *)m->staged)[j];
+        add_row(m->window + at, (const char *)m->staged + at * dtype_size(exchange_dtype(e)),
+                exchange_dtype(e), e->windows.staged_factor, n);
     }
 }
 
@@ -243,6 +258,7 @@ static void update_layer(struct engine *e, struct group *g, int layer, float lr,
                                           .n_groups = e->windows.interval,
                                           .rule = channels_rule(e, lr),
                                           .window_steps = (float)g->closing_steps,
+                                          .commits_later = streams_layer(e, layer),
                                           .path = host_adam_best_path()};
     host_submit(e, &g->update, layer, host_adam_run, host_adam_bytes, &work->update);
 }
@@ -254,6 +270,7 @@ void windows_close(struct engine *e, struct group *g, struct step_report *report
     assert(!g->in_flight);
     const float lr = deferred_lr(e, g);
     selection_adopt(e, g, lr, report);
+    host_wait(e, &g->commit); /* it reads the exchange buffer */
     e->device->event_order(e->streams.down, g->received);
     streams_follow(e, e->streams.down, e->device->compute);
     g->closing_steps = g->open_steps;
@@ -284,6 +301,21 @@ static void receive(struct engine *e, int layer, const struct group *g, struct s
     report->bytes_up += bytes;
 }
 
+/* What streams comes with its layer: its updated parameters become those of the host. */
+static void commit(struct engine *e, struct group *g, int layer)
+{
+    struct layer_work *work = &g->commit.layers[layer];
+    work->update = (struct host_adam_job){
+        .chunks = host_chunks(e, layer), .group = g->index, .n_groups = e->windows.interval};
+    host_submit(e, &g->commit, layer, host_adam_run_commit, host_adam_commit_bytes, &work->update);
+}
+
+void windows_wait_commits(struct engine *e, int layer)
+{
+    for (int j = 0; j < e->windows.interval; j++)
+        host_wait_layer(e, &e->windows.groups[j].commit, layer);
+}
+
 static void arrive(struct engine *e, struct group *g, struct step_report *report)
 {
     e->device->event_order(e->streams.up, e->streams.read);
@@ -291,6 +323,10 @@ static void arrive(struct engine *e, struct group *g, struct step_report *report
     trace_begin(e->config.trace, TRACE_LINK_UP, "parameters");
     for (int layer = 0; layer < e->table->n_layers; layer++) {
         host_wait_layer(e, &g->update, layer);
+        if (streams_layer(e, layer)) {
+            commit(e, g, layer);
+            continue;
+        }
         receive(e, layer, g, report);
         streams_bring(e, layer, e->streams.up);
     }
@@ -317,9 +353,11 @@ void windows_arrive(struct engine *e, bool all, struct step_report *report)
 void windows_wait(struct engine *e)
 {
     host_wait(e, &e->windows.accumulation);
-    for (int j = 0; j < e->windows.interval; j++)
+    for (int j = 0; j < e->windows.interval; j++) {
+        host_wait(e, &e->windows.groups[j].commit);
         if (e->windows.groups[j].in_flight)
             host_wait(e, &e->windows.groups[j].update);
+    }
     host_take_stall(e);
 }
 
@@ -350,6 +388,7 @@ void windows_forget(struct engine *e)
     struct windows *w = &e->windows;
     for (int j = 0; j < ENGINE_MAX_INTERVAL; j++)
         w->groups[j] = (struct group){.update = {.layers = w->groups[j].update.layers},
+                                      .commit = {.layers = w->groups[j].commit.layers},
                                       .received = w->groups[j].received};
     w->accumulation.begun = false;
     windows_begin(e, 1, 0, 0);
@@ -372,7 +411,7 @@ void windows_restore_exchange(struct engine *e)
         for (int i = 0; i < e->n_matrices; i++) {
             struct matrix *m = &e->matrices[i];
             const struct row_groups groups = owned_groups(e, m);
-            for_each_in_group(row, &groups, j, m->selectable ? m->n_owned : 0)
+            for_each_in_group(row, &groups, j, m->selectable && !m->streams ? m->n_owned : 0)
                 restore_row(m, (size_t)row);
         }
     }

@@ -295,14 +295,26 @@ static size_t element_bytes(const struct host_adam_matrix *matrix)
     return 2 * (state + exchange) + (matrix->window ? sizeof(float) + exchange : 0);
 }
 
-size_t host_adam_bytes(void *argument, int chunk)
+/* Of a chunk's rows that a job updates. */
+static size_t count_elements(const struct host_adam_job *job, int chunk)
 {
-    const struct host_adam_job *job = argument;
     const struct host_adam_chunk *t = &job->chunks[chunk];
     const struct row_groups groups = row_groups_of(&t->matrix->part, job->n_groups);
     size_t rows = 0;
     for (int row = row_groups_next(&groups, job->group, t->first); row < t->last;
          row = row_groups_next(&groups, job->group, row + 1))
         rows += is_deferred(t->matrix, (size_t)row);
-    return rows * t->matrix->cols * element_bytes(t->matrix);
+    return rows * t->matrix->cols;
+}
+
+size_t host_adam_bytes(void *argument, int chunk)
+{
+    const struct host_adam_job *job = argument;
+    return count_elements(job, chunk) * element_bytes(job->chunks[chunk].matrix);
+}
+
+size_t host_adam_commit_bytes(void *argument, int chunk)
+{
+    const struct host_adam_job *job = argument;
+    return count_elements(job, chunk) * 2 * dtype_size(job->chunks[chunk].matrix->dtype);
 }

@@ -96,5 +96,6 @@ void host_adam_run_commit(void *job, int chunk);
 /* What host_adam_run reads and writes: state and exchange, and where windows are in host memory the
  * window, whose mean goes through the exchange buffer. */
 size_t host_adam_bytes(void *job, int chunk);
+size_t host_adam_commit_bytes(void *job, int chunk);
 
 #endif

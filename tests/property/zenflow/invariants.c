@@ -356,19 +356,27 @@ static void I5(void **state)
     assert_true(stall_delayed > stall);
 }
 
+/* Of what PASSES passes have seen, forward and backward of 30 steps. */
+#define PASSES 60
+
+static size_t log_bytes(const struct problem *p)
+{
+    return PASSES * p->table.n_elements * dtype_size(p->device->dtype);
+}
+
 /* Steps whose gradients do not depend on the parameters, so that nobody need look at these in
- * between. Returns what each forward pass saw, in host memory. */
-static char *run_unwatched(struct problem *p, int n, bool waits)
+ * between. Returns what each pass saw, in host memory. */
+static char *run_unwatched(struct problem *p, bool waits)
 {
     struct device *d = p->device;
-    size_t bytes = (size_t)n * p->table.n_elements * dtype_size(d->dtype);
+    const size_t bytes = log_bytes(p);
     char *log = d->allocate(bytes), *seen = zf_malloc(bytes);
     int ranks = comm_size(p->comm), rank = comm_rank(p->comm);
     struct step_report report;
     struct zf_error err;
     d->zero(d->compute, log, bytes);
     p->seen = log;
-    for (int step = 0; step < n; step++) {
+    for (int step = 0; step < PASSES / 2; step++) {
         engine_begin_step(p->engine, problem_lr(step));
         for (int s = rank; s < PROBLEM_SAMPLES; s += ranks)
             problem_add_gradient(p, step, s, p->params, p->grads);
@@ -396,8 +404,8 @@ static void I5_unwatched(void **state)
         struct problem p, q;
         problem_create(&p, seed, world, &c);
         problem_create(&q, seed, world, &c);
-        char *ahead = run_unwatched(&p, 30, false), *watched = run_unwatched(&q, 30, true);
-        if (memcmp(ahead, watched, 30 * p.table.n_elements * dtype_size(p.device->dtype)) != 0)
+        char *ahead = run_unwatched(&p, false), *watched = run_unwatched(&q, true);
+        if (memcmp(ahead, watched, log_bytes(&p)) != 0)
             fail_msg("seed %u (%s): a pass saw other parameters", seed, problem_describe(&c));
         free(ahead);
         free(watched);
@@ -431,6 +439,100 @@ static void remove_shared(char *folder)
     if (comm_rank(world) == 0)
         assert_works(file_remove_directory(folder, &err), err);
     free(folder);
+}
+
+/* Where things may live, beside everything on the device. */
+struct places {
+    enum engine_accumulate windows;
+    bool params_on_host, offload_important;
+    int value_slots;
+};
+
+static const struct places all_places[] = {
+    {ENGINE_ACCUMULATE_HOST, false, true, 0},   {ENGINE_ACCUMULATE_DEVICE, true, false, 1},
+    {ENGINE_ACCUMULATE_DEVICE, true, true, 2},  {ENGINE_ACCUMULATE_HOST, true, false, 2},
+    {ENGINE_ACCUMULATE_DEVICE, true, false, 0}, {ENGINE_ACCUMULATE_HOST, true, true, 1}};
+#define N_PLACES (int)(sizeof all_places / sizeof *all_places)
+
+static void create_in(struct problem *p, unsigned seed, struct engine_config c,
+                      const struct places *places)
+{
+    c.accumulate = places->windows;
+    c.offload_important = places->offload_important;
+    c.params_on_host = places->params_on_host && comm_size(world) == 1;
+    problem_value_slots = places->value_slots;
+    problem_create(p, seed, world, &c);
+}
+
+static struct engine_config config_of_places(unsigned seed)
+{
+    struct engine_config c = problem_random_config(seed);
+    c.bf16 = seed % 2;
+    c.values_follow = true;
+    c.accumulate = ENGINE_ACCUMULATE_DEVICE;
+    c.offload_important = false;
+    return c;
+}
+
+/* Wherever parameters, windows and state live, and however few slots there are, 30 steps give the
+ * same bits, across selections, and across a resume that puts everything elsewhere. */
+static void M1(void **state)
+{
+    (void)state;
+    char *folder = shared_folder();
+    for (unsigned seed = 0; seed < cases(12); seed++) {
+        const struct engine_config c = config_of_places(1100 + seed);
+        struct problem base;
+        problem_create(&base, seed, world, &c);
+        run(&base, 0, 30);
+        problem_finish(&base);
+        for (int i = 0; i < N_PLACES; i++) {
+            struct problem p, resumed;
+            const int n = 7 + (int)seed % 9;
+            create_in(&p, seed, c, &all_places[i]);
+            run(&p, 0, n);
+            create_in(&resumed, seed, c, &all_places[(i + 1) % N_PLACES]);
+            resume_at(&p, &resumed, folder);
+            run(&p, n, 30);
+            run(&resumed, n, 30);
+            problem_finish(&p);
+            problem_finish(&resumed);
+            char *what = zf_format("seed %u, places %d (%s)", seed, i, problem_describe(&c));
+            assert_same_bits(&base, &p, what);
+            assert_same_bits(&base, &resumed, what);
+            free(what);
+            problem_destroy(&p);
+            problem_destroy(&resumed);
+        }
+        problem_destroy(&base);
+    }
+    remove_shared(folder);
+}
+
+/* Each pass, forward and backward, sees of every layer what it sees where all of them stay on the
+ * device and everybody waits: no layer is read before it has arrived, nor overwritten before it was
+ * left. */
+static void M5(void **state)
+{
+    (void)state;
+    for (unsigned seed = 0; seed < cases(8); seed++) {
+        const struct engine_config c = config_of_places(1200 + seed);
+        struct problem base;
+        problem_create(&base, seed, world, &c);
+        char *expected = run_unwatched(&base, true);
+        for (int i = 0; i < N_PLACES; i++) {
+            struct problem p;
+            create_in(&p, seed, c, &all_places[i]);
+            char *seen = run_unwatched(&p, false);
+            if (memcmp(seen, expected, log_bytes(&p)) != 0)
+                fail_msg("seed %u (%s), places %d: a pass saw other parameters", seed,
+                         problem_describe(&c), i);
+            free(seen);
+            problem_destroy(&p);
+        }
+        free(expected);
+        problem_destroy(&base);
+    }
 }
 
 /* With bf16 and update_interval "auto" among them. */
@@ -730,8 +832,12 @@ static void fp32_masters(void **state)
             assert_memory_equal(got, values + m->param->offset + (size_t)(m->owned.first * m->cols),
                                 sizeof(float) * owned_elements(m));
         }
-        for (size_t i = 0; i < n && !on_cuda(); i++)
-            assert_true(((float *)p.device_params)[i] == bf16_to_f32(bf16_parameter(values[i])));
+        for (int k = 0; k < p.table.n_params && !on_cuda(); k++)
+            for (size_t i = 0; i < p.table.params[k].n_elements; i++) {
+                const size_t at = p.table.params[k].offset + i;
+                assert_true(((float *)p.device_params)[at] ==
+                            bf16_to_f32(bf16_parameter(values[at])));
+            }
         problem_destroy(&p);
         free(values);
         free(got);
@@ -1061,6 +1167,8 @@ int main(int argc, char **argv)
         cmocka_unit_test(I9),
         cmocka_unit_test(bf16_parameters),
         cmocka_unit_test(fp32_masters),
+        cmocka_unit_test(M1),
+        cmocka_unit_test(M5),
         cmocka_unit_test(non_finite),
         cmocka_unit_test(refusals),
         cmocka_unit_test(auto_by_hand),

@@ -9,6 +9,7 @@
 #include <math.h>
 
 struct device *problem_device;
+int problem_value_slots;
 
 /* Of tests/cuda_emulator, where this is linked with it. */
 void emulator_seed(uint32_t seed) __attribute__((weak));
@@ -60,35 +61,55 @@ static void add_params(struct param_table *t, unsigned seed)
     params_share_gradients(t, between(0, 2, 8, seed));
 }
 
-/* The device's parameters are `params`, rounded where it holds bf16. */
-static void write_params(struct problem *p)
+static void write_param(struct problem *p, const struct param *q)
 {
     struct device *d = p->device;
-    size_t n = p->table.n_elements;
-    uint16_t *rounded = zf_malloc(sizeof *rounded * n);
-    for (size_t i = 0; i < n; i++)
-        rounded[i] = bf16_parameter(p->params[i]);
-    bool bf16 = d->dtype == DTYPE_BF16;
-    d->copy(d->compute, p->device_params, bf16 ? (void *)rounded : (void *)p->params,
-            dtype_size(d->dtype) * n);
+    const bool bf16 = d->dtype == DTYPE_BF16;
+    float *params = p->params + q->offset;
+    uint16_t *rounded = zf_malloc(sizeof *rounded * q->n_elements);
+    for (size_t i = 0; i < q->n_elements; i++)
+        rounded[i] = bf16_parameter(params[i]);
+    d->copy(d->compute, (char *)p->device_params + q->value_offset * dtype_size(d->dtype),
+            bf16 ? (void *)rounded : (void *)params, dtype_size(d->dtype) * q->n_elements);
     d->stream_wait(d->compute);
     free(rounded);
 }
 
-void problem_read_params(struct problem *p)
+/* The device's parameters are `params`, rounded where it holds bf16; in slots it has them until they
+ * are used otherwise. */
+static void write_params(struct problem *p)
+{
+    for (int k = 0; k < p->table.n_params; k++)
+        write_param(p, &p->table.params[k]);
+    if (p->engine && p->takes_values)
+        engine_take_values(p->engine, 0, p->params, p->table.n_elements);
+}
+
+static void read_param(struct problem *p, const struct param *q)
 {
     struct device *d = p->device;
-    size_t n = p->table.n_elements;
-    uint16_t *rounded = zf_malloc(sizeof *rounded * n);
-    bool bf16 = d->dtype == DTYPE_BF16;
-    engine_settle(p->engine);
-    d->copy(d->compute, bf16 ? (void *)rounded : (void *)p->params, p->device_params,
-            dtype_size(d->dtype) * n);
+    const bool bf16 = d->dtype == DTYPE_BF16;
+    float *params = p->params + q->offset;
+    uint16_t *rounded = zf_malloc(sizeof *rounded * q->n_elements);
+    d->copy(d->compute, bf16 ? (void *)rounded : (void *)params,
+            (char *)p->device_params + q->value_offset * dtype_size(d->dtype),
+            dtype_size(d->dtype) * q->n_elements);
     d->stream_wait(d->compute);
-    if (bf16)
-        for (size_t i = 0; i < n; i++)
-            p->params[i] = bf16_to_f32(rounded[i]);
+    for (size_t i = 0; i < q->n_elements && bf16; i++)
+        params[i] = bf16_to_f32(rounded[i]);
     free(rounded);
+}
+
+/* As whoever saves them. */
+void problem_read_params(struct problem *p)
+{
+    for (int layer = 0; layer < p->table.n_layers; layer++) {
+        engine_before_layer(p->engine, layer);
+        for (int k = 0; k < p->table.n_params; k++)
+            if (p->table.params[k].layer == layer)
+                read_param(p, &p->table.params[k]);
+        engine_after_layer(p->engine, layer);
+    }
 }
 
 void problem_copy_params(struct problem *to, const struct problem *from)
@@ -108,9 +129,16 @@ static void create(struct problem *p, unsigned seed, const struct engine_config 
     p->params = zf_malloc_aligned(sizeof(float) * n);
     p->grads = zf_malloc_aligned(sizeof(float) * n);
     memset(p->grads, 0, sizeof(float) * n);
-    for (size_t i = 0; i < n; i++)
-        p->params[i] = noise((uint32_t)i, 3, 4, seed);
-    p->device_params = p->device->allocate(dtype_size(p->device->dtype) * n);
+    memset(p->params, 0, sizeof(float) * n);
+    for (int k = 0; k < p->table.n_params; k++) {
+        const struct param *q = &p->table.params[k];
+        for (size_t i = q->offset; i < q->offset + q->n_elements; i++)
+            p->params[i] = noise((uint32_t)i, 3, 4, seed);
+    }
+    p->takes_values = used.values_follow |= used.params_on_host;
+    if (used.params_on_host)
+        params_share_values(&p->table, problem_value_slots);
+    p->device_params = p->device->allocate(dtype_size(p->device->dtype) * p->table.n_values);
     p->device_grads = p->device->allocate(sizeof(float) * p->table.n_gradients);
     write_params(p);
     used.bf16 |= p->device->dtype == DTYPE_BF16;
@@ -118,6 +146,7 @@ static void create(struct problem *p, unsigned seed, const struct engine_config 
                               p->device_grads, &err);
     if (!p->engine)
         fail_msg("%s", err.text);
+    write_params(p);
     problem_read_params(p);
 }
 
@@ -186,7 +215,7 @@ static void note_layer(struct problem *p, int layer)
         const struct param *q = &p->table.params[k];
         if (q->layer == layer)
             d->copy(d->compute, p->seen + q->offset * size,
-                    (char *)p->device_params + q->offset * size, q->n_elements * size);
+                    (char *)p->device_params + q->value_offset * size, q->n_elements * size);
     }
 }
 
@@ -209,14 +238,21 @@ void problem_give_gradient(struct problem *p)
         engine_before_layer(p->engine, layer);
         if (p->seen)
             note_layer(p, layer);
+        engine_after_layer(p->engine, layer);
     }
     if (p->seen)
         p->seen += p->table.n_elements * dtype_size(d->dtype);
     for (int layer = p->table.n_layers - 1; layer >= 0; layer--) {
+        engine_before_layer(p->engine, layer);
+        if (p->seen)
+            note_layer(p, layer);
         engine_before_gradients(p->engine, layer);
         write_gradient(p, layer);
+        engine_after_layer(p->engine, layer);
         engine_layer_gradients_ready(p->engine, layer);
     }
+    if (p->seen)
+        p->seen += p->table.n_elements * dtype_size(d->dtype);
     memset(p->grads, 0, sizeof(float) * p->table.n_elements);
 }
 

@@ -14,10 +14,11 @@ struct problem {
     struct comm *comm;
     float *params;       /* (n_elements) as they are visible on the device after each step */
     float *grads;        /* (n_elements) this rank's gradient, before it goes to the device */
-    void *device_params; /* (n_elements) of the device's dtype */
+    void *device_params; /* (n_values) of the device's dtype */
     float *device_grads; /* (n_gradients) */
-    char *seen; /* device memory: each forward pass leaves its parameters here as it saw them, one
-                   pass behind the other; or NULL */
+    char *seen; /* device memory: each forward and each backward pass leaves its parameters here as
+                   it saw them, one pass behind the other; or NULL */
+    bool takes_values; /* the engine was given fp32 values */
     struct engine *engine;
 };
 
@@ -46,6 +47,8 @@ void problem_finish(struct problem *p);
 
 /* The device that problems are made on: the CPU device, unless a test program sets another. */
 extern struct device *problem_device;
+/* Blocks' slots for parameters, of problems whose configuration has them on the host. */
+extern int problem_value_slots;
 
 /* The learning rate of a step. */
 float problem_lr(int step);
