@@ -31,6 +31,7 @@ static size_t scratch_bytes(const struct run *run, const struct config *c, int l
 static struct gpt_size step_size(const struct run *run, const struct config *c, int longest)
 {
     struct gpt_size size = model_size(c, longest);
+    size.value_slots = c->do_train && c->offload_param == OFFLOAD_CPU ? c->param_buffers : 0;
     gpt_size_for_step(run->device, &run->model_config, &size,
                       c->do_train ? c->gradient_accumulation_steps : 1);
     return size;
@@ -44,6 +45,7 @@ static struct memory_use measure(const struct run *run, const struct config *c, 
     gpt_measure(run->device, &run->model_config, &size, &use);
     if (c->do_train) {
         struct param_table table = gpt_param_table(&run->model_config);
+        params_share_values(&table, size.value_slots);
         params_share_gradients(&table, size.gradient_slots);
         struct engine_config e = engine_settings(c, NULL);
         engine_measure(&e, &table, run->device->dtype, comm_rank(run->comm), comm_size(run->comm),
@@ -129,12 +131,21 @@ static bool offload_all(struct config *c, char *what, size_t bytes)
     return is_change;
 }
 
+static bool offload_parameters(struct config *c, char *what, size_t bytes)
+{
+    snprintf(what, bytes, "offload_param.device \"cpu\" (stage 3)");
+    bool is_change = c->do_train && c->offload_optimizer == OFFLOAD_CPU &&
+                     c->offload_param != OFFLOAD_CPU && c->n_ranks == 1;
+    c->offload_param = OFFLOAD_CPU;
+    return is_change;
+}
+
 /* Appends what each change alone would save. */
 static void list_changes(const struct run *run, int longest, size_t needed, char *text,
                          size_t bytes)
 {
     static bool (*const changes[])(struct config *, char *, size_t) = {
-        halve_batches, recompute, accumulate_on_host, offload_all};
+        halve_batches, recompute, accumulate_on_host, offload_all, offload_parameters};
     size_t used = 0;
     for (size_t i = 0; i < sizeof changes / sizeof *changes; i++) {
         struct config changed = *run->config;

@@ -374,20 +374,6 @@ static bool load_weights(struct run *run, struct zf_error *err)
     return true;
 }
 
-static void give_to_engine(void *engine, size_t offset, const float *values, size_t n)
-{
-    engine_take_values(engine, offset, values, n);
-}
-
-/* The engine gets the weights as they are, now and when a checkpoint is loaded; the device perhaps
- * rounded to bf16. */
-static bool give_weights(struct run *run, struct zf_error *err)
-{
-    if (run->engine)
-        gpt_offer_values(run->model, give_to_engine, run->engine);
-    return run->config->plan || load_weights(run, err);
-}
-
 static bool create_engine(struct run *run, struct zf_error *err)
 {
     struct engine_config e = engine_settings(run->config, run->trace);
@@ -451,7 +437,7 @@ static bool read_input(struct run *run, struct zf_error *err)
 static bool create_parts(struct run *run, struct zf_error *err)
 {
     const struct config *c = run->config;
-    if ((c->do_train && !create_engine(run, err)) || !give_weights(run, err))
+    if ((c->do_train && !create_engine(run, err)) || !(c->plan || load_weights(run, err)))
         return false;
     fill_eval_order(run);
     return c->plan || !c->output_dir || file_make_directory(c->output_dir, err);

@@ -27,6 +27,11 @@ static void gradients_ready(void *context, int layer)
     engine_layer_gradients_ready(context, layer);
 }
 
+static void take_values(void *context, size_t offset, const float *values, size_t n)
+{
+    engine_take_values(context, offset, values, n);
+}
+
 void step_connect(struct gpt *model, struct engine *engine)
 {
     const struct gpt_hooks hooks = {
@@ -38,6 +43,7 @@ void step_connect(struct gpt *model, struct engine *engine)
         .gradients_ready = gradients_ready,
     };
     gpt_set_hooks(model, &hooks);
+    gpt_offer_values(model, take_values, engine);
 }
 
 static long count_tokens(const struct dataset *d, const int *index, int n)

@@ -30,7 +30,8 @@ struct step_result {
     long tokens; /* of all ranks */
 };
 
-/* The engine brings a model's parameters and takes its gradients from now on, in every pass. */
+/* From now on the engine brings a model's parameters and takes its gradients, in every pass, and
+ * gets weights as they are loaded or drawn, the device perhaps rounded to bf16. */
 void step_connect(struct gpt *model, struct engine *engine);
 
 /* Does step number `step` on examples index[0..n) of the set, at most micro_batch * micro_batches *

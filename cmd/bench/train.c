@@ -56,6 +56,8 @@ static const struct bench_option option_table[] = {
      "of ZenFlow (1)"},
     {"--accumulate", BENCH_TEXT, FIELD(accumulate), 0, 0,
      "where ZenFlow's windows are: device or host (device)"},
+    {"--offload_param", BENCH_WHOLE, FIELD(config.param_buffers), 0, 1 << 16,
+     "blocks' parameters on the host, and room for so many on the device; 0: none there (0)"},
     {"--pt_reserved_cores_perc", BENCH_REAL, FIELD(config.zenflow.pt_reserved_cores_perc), 0, 1,
      "share of the cores that host workers leave free (0.5)"},
     {"--learning_rate", BENCH_REAL, FIELD(config.learning_rate), 0, 1, "(1e-4)"},
@@ -362,6 +364,7 @@ static bool prepare_and_measure(struct options *o, struct zf_error *err)
         .warm_up = o->warm_up,
         .steps = o->steps,
         .recompute = c->gradient_checkpointing,
+        .value_slots = c->param_buffers,
         .lr = (float)c->learning_rate,
     };
     int n = 1, *lengths = NULL;
@@ -391,6 +394,7 @@ static void set_defaults(struct options *o)
     c->per_device_train_batch_size = 8;
     c->gradient_accumulation_steps = 1;
     c->learning_rate = 1e-4;
+    c->param_buffers = 0;
     c->zenflow.topk_ratio = 0.05;
     c->zenflow.select_strategy = ZENFLOW_SELECT_STEP;
     c->zenflow.select_interval = 16;

@@ -33,6 +33,7 @@ struct train_method train_method_make(enum train_kind kind, const struct config 
     struct config own = *c;
     own.offload_optimizer = kind == TRAIN_OFFLOAD ? OFFLOAD_CPU : OFFLOAD_NONE;
     own.zenflow.enabled = kind >= TRAIN_BURST;
+    own.offload_param = kind != TRAIN_RESIDENT && c->param_buffers > 0 ? OFFLOAD_CPU : OFFLOAD_NONE;
     own.zenflow.stagger = kind != TRAIN_BURST;
     if (kind == TRAIN_AUTO)
         own.zenflow.update_interval = CONFIG_AUTO;
@@ -134,10 +135,11 @@ struct trainer {
     int *index;            /* (n_sequences) their own numbers */
 };
 
-static struct gpt_size size_of(const struct train_job *job)
+static struct gpt_size size_of(const struct train_job *job, const struct train_method *method)
 {
     struct gpt_size size = {.max_tokens = job->n_seqs * job->data.max_length,
                             .max_seqs = job->n_seqs,
+                            .value_slots = method->engine.params_on_host ? job->value_slots : 0,
                             .mode = job->recompute ? GPT_TRAIN_RECOMPUTE : GPT_TRAIN};
     gpt_size_for_step(job->device, &job->config, &size, job->micro_batches);
     return size;
@@ -224,20 +226,22 @@ static bool create_trainer(struct trainer *t, const struct train_method *method,
     const struct train_job *job = t->job;
     struct engine_config engine = method->engine;
     engine.trace = job->trace;
+    engine.values_follow = true;
     comm_attach(job->comm, job->device);
-    t->size = size_of(job);
+    t->size = size_of(job, method);
     t->model = gpt_create(job->device, &job->config, &t->size);
-    if (!job->device->plan)
-        gpt_init_weights(t->model, SEED);
     t->batches = batches_create(t->size.micro_batches, t->size.max_tokens, t->size.max_seqs);
     t->index = zf_malloc((size_t)job->data.n_sequences * sizeof *t->index);
     for (int i = 0; i < job->data.n_sequences; i++)
         t->index[i] = i;
     t->engine = engine_create(&engine, job->device, job->comm, gpt_params(t->model),
                               gpt_param_data(t->model), gpt_grad_data(t->model), err);
-    if (t->engine)
-        step_connect(t->model, t->engine);
-    return t->engine != NULL;
+    if (!t->engine)
+        return false;
+    step_connect(t->model, t->engine);
+    if (!job->device->plan)
+        gpt_init_weights(t->model, SEED);
+    return true;
 }
 
 static void destroy_trainer(struct trainer *t)
@@ -252,7 +256,8 @@ static void measure_memory(const struct train_job *job, const struct train_metho
                            struct train_result *r)
 {
     struct param_table table = gpt_param_table(&job->config);
-    const struct gpt_size size = size_of(job);
+    const struct gpt_size size = size_of(job, method);
+    params_share_values(&table, size.value_slots);
     params_share_gradients(&table, size.gradient_slots);
     gpt_measure(job->device, &job->config, &size, &r->use);
     engine_measure(&method->engine, &table, job->device->dtype, comm_rank(job->comm),

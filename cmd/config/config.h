@@ -171,7 +171,8 @@ struct config {
 
     /* where optimizer state lives */
     int zero_stage;
-    enum offload_device offload_optimizer;
+    enum offload_device offload_optimizer, offload_param;
+    int param_buffers;
     struct zenflow_config zenflow;
 };
 

@@ -83,6 +83,9 @@ static const struct config_foreign special[] = {
     {.name = ZERO "offload_optimizer.pin_memory",
      .harmless = "true",
      .note = "with a GPU the host's memory is always pinned"},
+    {.name = ZERO "offload_param.pin_memory",
+     .harmless = "true",
+     .note = "with a GPU the host's memory is always pinned"},
 
     /* DeepSpeed's keys that would change the result */
     {REFUSED("fp16", NO_FP16)},
@@ -105,8 +108,7 @@ static const struct config_foreign special[] = {
     {REFUSED("expert_parallel", NOT_HERE)},
     {REFUSED("pipeline", NOT_HERE)},
     {REFUSED("hybrid_engine", NOT_HERE)},
-    {REFUSED(ZERO "offload_param", "parameters stay on the device")},
-    {REFUSED(ZERO "cpu_offload_param", "parameters stay on the device")},
+    {REFUSED(ZERO "cpu_offload_param", "use zero_optimization.offload_param.device")},
     {REFUSED(ZERO "cpu_offload", "use zero_optimization.offload_optimizer.device")},
     {REFUSED(ZERO "zero_quantized_weights", NOT_HERE)},
     {REFUSED(ZERO "zero_quantized_gradients", NOT_HERE)},
@@ -171,7 +173,9 @@ static const char ignored_deepspeed[] =
     "zero_optimization.stage3_allgather_sequential zero_optimization.zero_hpz_partition_size "
     "zero_optimization.memory_efficient_linear zero_optimization.override_module_apply "
     "zero_optimization.log_trace_cache_warnings zero_optimization.enable_sanity_checks "
-    "zero_optimization.leaf_module zero_optimization.offload_optimizer.nvme_path "
+    "zero_optimization.leaf_module zero_optimization.offload_param.nvme_path "
+    "zero_optimization.offload_param.buffer_size zero_optimization.offload_param.max_in_cpu "
+    "zero_optimization.offload_optimizer.nvme_path "
     "zero_optimization.offload_optimizer.buffer_count "
     "zero_optimization.offload_optimizer.pipeline "
     "zero_optimization.offload_optimizer.pipeline_read "

@@ -126,7 +126,29 @@ static bool resolve_optimizer(struct config *c, struct zf_error *err)
             "optimizer.type is \"AdamW\", which decouples weight decay: use \"Adam\"");
     if (c->offload_optimizer == OFFLOAD_CPU && c->zero_stage == 0)
         return config_clash(c, "zero_optimization.offload_optimizer.device", err,
-                            "offloading needs zero_optimization.stage 1 or 2, and it is 0");
+                            "offloading needs zero_optimization.stage 1, 2 or 3, and it is 0");
+    return true;
+}
+
+/* Where parameters live. */
+static bool resolve_parameters(const struct config *c, struct zf_error *err)
+{
+    const char *device = "zero_optimization.offload_param.device";
+    const bool offloads = c->offload_param == OFFLOAD_CPU;
+    if (offloads && c->zero_stage != 3)
+        return config_clash(c, device, err, "parameters are offloaded in stage 3, and it is %d",
+                            c->zero_stage);
+    if (offloads && c->offload_optimizer != OFFLOAD_CPU)
+        return config_clash(c, device, err,
+                            "where parameters live on the host, so does the optimizer's state: "
+                            "offload_optimizer.device must be \"cpu\" too");
+    if (offloads && c->zenflow.enabled && c->zenflow.topk_ratio == 1)
+        return config_clash(c, device, err,
+                            "with topk_ratio 1 the device updates all of them, and keeps them");
+    if (c->zero_stage == 3 && c->n_ranks > 1)
+        return config_clash(c, "zero_optimization.stage", err,
+                            "dividing parameters over %d ranks is not available: use stage 2",
+                            c->n_ranks);
     return true;
 }
 
@@ -391,7 +413,7 @@ bool config_resolve(struct config *c, struct zf_error *err)
     return resolve_task(c, err) && resolve_model(c, err) && resolve_batches(c, err) &&
            resolve_device(c, err) && resolve_optimizer(c, err) && resolve_scheduler(c, err) &&
            resolve_evaluation(c, err) && resolve_best(c, err) && zenflow_config_resolve(c, err) &&
-           (c->action != CONFIG_RUN || check_complete(c, err));
+           resolve_parameters(c, err) && (c->action != CONFIG_RUN || check_complete(c, err));
 }
 
 static void resolve_scheduler_steps(struct config *c)

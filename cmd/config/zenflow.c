@@ -29,7 +29,7 @@ bool zenflow_config_resolve(struct config *c, struct zf_error *err)
     if (!z->enabled)
         return true;
     if (c->zero_stage == 0)
-        return config_clash(c, "zero_optimization.stage", err, "ZenFlow needs stage 1 or 2");
+        return config_clash(c, "zero_optimization.stage", err, "ZenFlow needs stage 1, 2 or 3");
     if (c->offload_optimizer != OFFLOAD_CPU)
         return config_clash(c, "zero_optimization.offload_optimizer.device", err,
                             "ZenFlow needs \"cpu\": that is where it keeps what it defers");

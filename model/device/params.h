@@ -55,8 +55,8 @@ size_t params_layer(const struct param_table *table, int layer);
  */
 void params_share_values(struct param_table *table, int slots);
 void params_share_gradients(struct param_table *table, int slots);
-/* Which of so many slots a layer lies in, from 0, those of embeddings and head counted; of n_layers:
- * how many there are. slots: value_slots or gradient_slots */
+/* Which of so many slots a layer lies in, from 0, those of embeddings and head counted; of
+ * n_layers: how many there are. slots: value_slots or gradient_slots */
 int params_slot(const struct param_table *table, int slots, int layer);
 void params_free(struct param_table *table);
 /* By name, or NULL. */

@@ -1,6 +1,6 @@
-/* Parameters that live on the host and come to the device, a layer at a time, into slots that blocks
- * share: each pass brings a block into the slot that the block so many before it has left. A slot
- * is filled from the host's array as it lies; rows whose state is on the device then get their
+/* Parameters that live on the host and come to the device, a layer at a time, into slots that
+ * blocks share: each pass brings a block into the slot that the block so many before it has left. A
+ * slot is filled from the host's array as it lies; rows whose state is on the device then get their
  * masters, which are newer. What it holds is good until the step's end changes parameters. */
 #include "offload/engine/internal.h"
 

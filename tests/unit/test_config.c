@@ -490,9 +490,8 @@ static void refuses_bad_values(void **state)
          "below 1"},
         {"{\"optimizer\": {\"params\": {\"betas\": [0.9, 1]}}}", COMPLETE,
          "FILE:1: optimizer.params.betas is 1, but it is a fraction from 0 to below 1"},
-        {"{\"zero_optimization\": {\"stage\": 3}}", COMPLETE,
-         "FILE:1: zero_optimization.stage is 3, but it is 0, 1 or 2 (partitioning the parameters, "
-         "stage 3, is not available)"},
+        {"{\"zero_optimization\": {\"stage\": 4}}", COMPLETE,
+         "FILE:1: zero_optimization.stage is 4, but it is from 0 to 3"},
         {"{\"zero_optimization\": {\"offload_optimizer\": {\"device\": \"nvme\"}}}", COMPLETE,
          "FILE:1: zero_optimization.offload_optimizer.device is \"nvme\", but it is one of "
          "\"none\" "
@@ -541,9 +540,9 @@ static void refuses_what_is_not_here(void **state)
     static const struct refusal cases[] = {
         {"{\"fp16\": {\"enabled\": true}}", COMPLETE,
          "FILE:1: fp16 is {\"enabled\":true}, but half precision here is bf16: use bf16"},
-        {"{\"zero_optimization\": {\"offload_param\": {\"device\": \"cpu\"}}}", COMPLETE,
-         "FILE:1: zero_optimization.offload_param is {\"device\":\"cpu\"}, but parameters stay on "
-         "the device"},
+        {"{\"zero_optimization\": {\"cpu_offload_param\": true}}", COMPLETE,
+         "FILE:1: zero_optimization.cpu_offload_param is true, but use "
+         "zero_optimization.offload_param.device"},
         {"{\"optimizer\": {\"params\": {\"bias_correction\": false}}}", COMPLETE,
          "FILE:1: optimizer.params.bias_correction is false, but AdamW here corrects its moments' "
          "bias"},
@@ -590,7 +589,27 @@ static void refuses_contradictions(void **state)
          "decouples weight decay: use \"Adam\""},
         {"{\"zero_optimization\": {\"offload_optimizer\": {\"device\": \"cpu\"}}}", COMPLETE,
          "FILE:1: zero_optimization.offload_optimizer.device is \"cpu\", but offloading needs "
-         "zero_optimization.stage 1 or 2, and it is 0"},
+         "zero_optimization.stage 1, 2 or 3, and it is 0"},
+        {"{\"zero_optimization\": {\"stage\": 2, \"offload_param\": {\"device\": \"cpu\"}}}",
+         COMPLETE,
+         "FILE:1: zero_optimization.offload_param.device is \"cpu\", but parameters are offloaded "
+         "in "
+         "stage 3, and it is 2"},
+        {"{\"zero_optimization\": {\"stage\": 3, \"offload_param\": {\"device\": \"cpu\"}}}",
+         COMPLETE,
+         "FILE:1: zero_optimization.offload_param.device is \"cpu\", but where parameters live on "
+         "the "
+         "host, so does the optimizer's state: offload_optimizer.device must be \"cpu\" too"},
+        {"{\"zero_optimization\": {\"stage\": 3, \"offload_optimizer\": {\"device\": \"cpu\"},"
+         " \"offload_param\": {\"device\": \"cpu\"}, \"zenflow\": {\"topk_ratio\": 1}}}",
+         COMPLETE,
+         "FILE:1: zero_optimization.offload_param.device is \"cpu\", but with topk_ratio 1 the "
+         "device "
+         "updates all of them, and keeps them"},
+        {"{\"zero_optimization\": {\"stage\": 3, \"offload_param\": {\"device\": \"nvme\"}}}",
+         COMPLETE,
+         "FILE:1: zero_optimization.offload_param.device is \"nvme\", but it is one of "
+         "none, cpu"},
         {"{\"scheduler\": {\"params\": {\"warmup_max_lr\": 1}}}", COMPLETE,
          "FILE:1: scheduler.params.warmup_max_lr is 1.0, but scheduler.type is not given: "
          "WarmupLR, "
@@ -650,7 +669,7 @@ static void refuses_what_zenflow_cannot_do(void **state)
     (void)state;
     static const struct refusal cases[] = {
         {"{\"zero_optimization\": {\"zenflow\": {}}}", COMPLETE,
-         "zero_optimization.stage is 0 by default, but ZenFlow needs stage 1 or 2"},
+         "zero_optimization.stage is 0 by default, but ZenFlow needs stage 1, 2 or 3"},
         {"{\"zero_optimization\": {\"stage\": 1, \"zenflow\": {}}}", COMPLETE,
          "zero_optimization.offload_optimizer.device is \"none\" by default, but ZenFlow needs "
          "\"cpu\": that is where it keeps what it defers"},

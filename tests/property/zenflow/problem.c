@@ -75,8 +75,8 @@ static void write_param(struct problem *p, const struct param *q)
     free(rounded);
 }
 
-/* The device's parameters are `params`, rounded where it holds bf16; in slots it has them until they
- * are used otherwise. */
+/* The device's parameters are `params`, rounded where it holds bf16; in slots it has them until
+ * they are used otherwise. */
 static void write_params(struct problem *p)
 {
     for (int k = 0; k < p->table.n_params; k++)
