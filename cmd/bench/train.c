@@ -335,7 +335,7 @@ static bool open_device(const struct options *o, struct train_job *job, struct z
     if (!o->plan) {
         job->comm = comm_create();
         int threads = o->threads ? o->threads : comm_core_threads(job->comm);
-        job->device = bench_device("train", o->device, threads, err);
+        job->device = bench_device("train", o->device, threads, comm_local_rank(job->comm), err);
         return job->device;
     }
     if (!machine_load(&machine, o->plan, err))

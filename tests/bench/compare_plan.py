@@ -59,8 +59,8 @@ class Bench:
         return ["mpirun", "-n", str(ranks), "--oversubscribe", "--bind-to", "none"] if ranks > 1 else []
 
     def measure(self, ranks, threads, rounds, path):
-        run(self.launch(ranks) + [self.program, "machine", "--rounds", str(rounds), "--sizes", "4", "--json",
-                                          path], threads)
+        run(self.launch(ranks) + [self.program, "machine", "--device", "cpu", "--rounds", str(rounds),
+                                  "--sizes", "4", "--json", path], threads)
 
     def train(self, launch, threads, options):
         path = os.path.join(self.scratch, "train.json")

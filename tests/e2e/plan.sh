@@ -1,6 +1,7 @@
 #!/usr/bin/env bash
 # zf-train --plan and zf-bench train --plan: what they tell, that they write nothing, and that the traffic
-# of a plan is a run's, alone and with two ranks; zf-bench machine's file is one that a plan takes.
+# of a plan is a run's, alone and with two ranks; zf-bench machine's file is one that a plan takes, a CPU's
+# and an emulated GPU's.
 
 . tests/e2e/lib/common.sh "$@"
 need python3 mpirun
@@ -45,9 +46,48 @@ check "a file with an unknown key" refuses "$scratch/bad.json:" "$bench" train -
 check "a plan without training" refuses "do_train is false" \
     "$train" --config configs/sample.json --plan h100 --no_do_train
 
-check "zf-bench machine" "$bench" machine --rounds 1 --sizes 2 --json "$scratch/one.json"
-check "zf-bench machine, two ranks" mpirun -n 2 --oversubscribe --bind-to none "$bench" machine --rounds 1 \
-    --sizes 2 --json "$scratch/two.json"
+check "zf-bench machine" "$bench" machine --device cpu --rounds 1 --sizes 2 --json "$scratch/one.json"
+check "zf-bench machine, two ranks" mpirun -n 2 --oversubscribe --bind-to none "$bench" machine --device cpu \
+    --rounds 1 --sizes 2 --json "$scratch/two.json"
+complete() { # complete FILE RANKS: all figures of the GPUs' files, each with its source, and all products
+    python3 -c '
+import json, sys
+made, known = json.load(open(sys.argv[1])), json.load(open("configs/machines/h100.json"))
+assert made["kind"] == "gpu" and made["measured_ranks"]["value"] == int(sys.argv[2]), made["kind"]
+assert "EMULATED" in made["about"], made["about"]
+for block in ("device", "link", "host", "ranks"):
+    assert made[block].keys() == known[block].keys(), (block, made[block].keys() ^ known[block].keys())
+    for name, figure in made[block].items():
+        assert figure["source"], (block, name)
+        assert figure["value"] > 0 or name.endswith("_seconds") or "_half_" in name, (block, name, figure)
+sides, rates = made["products"]["sides"], made["products"]["rates"]
+assert sides == [32, 128] and len(rates) == 3 * 2**3 and min(rates) > 0, sides
+unmeasured = "not measured" in made["ranks"]["exchange_bytes_per_second"]["source"]
+assert unmeasured == (sys.argv[2] == "1"), made["ranks"]
+' "$@"
+}
+emulated=$build/zf-bench-emulated
+if [ -x "$emulated" ]; then
+    check "zf-bench machine on a GPU, emulated" "$emulated" machine --device cuda --rounds 1 --sizes 2 \
+        --json "$scratch/gpu1.json"
+    cp "$scratch/check.log" "$scratch/printed"
+    check "it says that its figures mean nothing" grep -q "emulated on the host: its figures mean nothing" \
+        "$scratch/printed"
+    export ZF_EMULATOR_DEVICES=2
+    check "on two" mpirun -n 2 --oversubscribe --bind-to none "$emulated" machine --rounds 1 --sizes 2 \
+        --json "$scratch/gpu2.json"
+    unset ZF_EMULATOR_DEVICES
+    for n in 1 2; do
+        check "the file of $n GPU(s) is complete" complete "$scratch/gpu$n.json" $n
+        check "a plan takes it" "$bench" train --plan "$scratch/gpu$n.json" --ranks $n --preset gpt --seqs 2 \
+            --method staggered --steps 8
+        check "as zf-train's does" "$train" --config configs/sample.json --output_dir "$scratch/out" \
+            --plan "$scratch/gpu$n.json" --plan_ranks $n
+    done
+else
+    echo "not checked: $emulated is not built"
+fi
+
 figures() { # figures NAME COMMAND...: its traffic and memory
     local name=$1
     shift
