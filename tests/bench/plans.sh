@@ -25,7 +25,7 @@ plan() { # plan TITLE OPTION...
     shift
     printf '\n==== %s\n$ zf-bench train %s\n' "$title" \
         "$(sed "s|$lengths|LENGTHS|; s|$slow_host|H200_HOST_200|" <<<"$*")"
-    "$bench" train "$@" | tail -n +6
+    "$bench" train "$@" | tail -n +7
 }
 
 printf 'SIMULATED: nothing here was measured. %s, commit %s\n$ bash tests/bench/plans.sh BUILD\n' \

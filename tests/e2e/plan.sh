@@ -28,9 +28,31 @@ check "the same plan twice is the same text" bash -c '
     for i in 1 2; do "$1" --config configs/sample.json --plan rtx-4090 >"$2/plan$i" 2>/dev/null; done
     cmp "$2/plan1" "$2/plan2"' _ "$train" "$scratch"
 check "zf-bench train --plan h100" "$bench" train --plan h100
-check "what does not fit is planned, and said not to" bash -c '
+check "without a folder for what it does not make" "$train" --plan h100 --task_name sst2 --config_name gpt \
+    --tokenizer_name data/sample/tokenizer --data_dir data/sample
+check "what does not fit is planned, and its row says so" bash -c '
     "$1" train --plan a100-40gb --preset gpt-6.7b --method staggered --ranks 4 --steps 8 >"$2/large" &&
-    grep -q "does not fit: it needs" "$2/large" && grep -q "critical path" "$2/large"' _ "$bench" "$scratch"
+    grep -Eq "^ZenFlow, staggered .* [0-9.]+ +does not fit: it needs [0-9.]+ GB" "$2/large" &&
+    grep -q "critical path" "$2/large"' _ "$bench" "$scratch"
+table() { # table METHOD RANKS: what the table of a plan says is so, and of this plan
+    "$bench" train --plan h100 --preset gpt --seqs 2 --method "$1" --ranks "$2" --steps 8 \
+        --json "$scratch/table.json" >"$scratch/table" && cat "$scratch/table" && python3 -c '
+import json, sys
+printed, root = open(sys.argv[1]).read(), json.load(open(sys.argv[2]))
+ranks, line = int(sys.argv[3]), root["methods"][0]
+head = printed.split("\nplanned (simulated")[0]
+assert ("ZenFlow" in head) == (line["method"].startswith("ZenFlow")), head
+assert "0 x 0" not in head and "limits of each device" in head and f"simulated on {ranks} x H100" in head, head
+assert "loss" not in head and not any("loss" in key for key in line), line.keys()
+rows = [row for row in head.split("\n") if row.startswith(line["method"])]
+words = rows[0][len(line["method"]):].replace("%", "").split()
+share = line["flops"] / ranks / line["median_seconds"]
+assert abs(float(words[4]) - share * 1e-12) < 6e-4, (words, share)
+assert abs(float(words[5]) - 100 * share / root["product_flops_per_second"]) < 0.06, (words, share)
+' "$scratch/table" "$scratch/table.json" "$2"
+}
+check "the table of a plan" table resident 1
+check "of four ranks" table staggered 4
 
 refuses() { # refuses SENTENCE COMMAND...: status 1, and this sentence
     local says=$1 status=0
