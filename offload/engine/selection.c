@@ -47,6 +47,7 @@ void selection_count(struct engine *e)
             m->leaving[group] += place_of(e, m, row) == CHANNEL_LEAVING;
         }
     }
+    plan_host_group_loop(e->device->plan, e->n_channels, e->ranks);
 }
 
 void selection_publish(struct engine *e)
@@ -197,6 +198,7 @@ static bool has_changes(const struct engine *e, const struct group *g)
                 return true;
         }
     }
+    plan_host_group_loop(e->device->plan, e->n_channels, e->windows.interval);
     return false;
 }
 
@@ -270,6 +272,7 @@ void selection_adopt(struct engine *e, struct group *g, float lr, struct step_re
     e->selection.to_adopt &= ~bit;
     if (!is_news || !has_changes(e, g))
         return;
+    plan_host_group_loop(e->device->plan, 2 * e->n_channels, e->windows.interval);
     host_wait(e, &e->windows.accumulation); /* it reads places and windows */
     streams_follow(e, e->device->compute, e->streams.up);
     streams_follow(e, e->device->compute, e->streams.down);
@@ -306,5 +309,6 @@ void selection_settle(struct engine *e, struct group *g)
         }
     }
     g->has_leaving = false;
+    plan_host_group_loop(e->device->plan, e->n_channels, e->windows.interval);
     selection_publish(e);
 }

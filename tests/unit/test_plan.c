@@ -251,6 +251,55 @@ static void what_is_faster_is_not_slower(void **state)
     }
 }
 
+/* What the host itself does in a step, on a machine where only its loops take it any time. */
+static void measure_host(int ranks, double channel, double *launches, double *seconds,
+                         double *step_seconds)
+{
+    struct zf_error err;
+    struct machine gpu;
+    struct train_result result;
+    struct engine_config config = settings(0.1, 4, false);
+    config.bf16 = true;
+    assert_works(machine_load(&gpu, ZF_TESTS_DIR "/../configs/machines/h100.json", &err), err);
+    gpu.channel = channel;
+    struct device *planned = device_plan_create(&gpu, ranks, &PLAN_GRADIENTS);
+    run_job(planned, ranks, small_model(GPT_HEAD_LM), &config, 8, &result);
+    json_t *told = plan_report_describe(result.planned, 1000000);
+    *launches = json_number_value(json_object_get(told, "launches"));
+    *seconds = json_number_value(json_object_get(told, "own_host_seconds"));
+    *step_seconds = result.mean;
+    json_decref(told);
+    train_result_free(&result);
+    device_plan_destroy(planned);
+}
+
+/* With several ranks the host looks at every channel twice in a step, for its updates and for those
+ * that changed, and launches more; and the device waits for it. */
+static void the_hosts_own_loops_and_launches_take_time(void **state)
+{
+    (void)state;
+    const int all[] = {1, 2, 4};
+    const struct gpt_config model = small_model(GPT_HEAD_LM);
+    struct param_table table = gpt_param_table(&model);
+    double n_channels = 0, before = 0;
+    for (int i = 0; i < table.n_params; i++)
+        n_channels += table.params[i].kind == PARAM_MATRIX ? table.params[i].rows : 0;
+    params_free(&table);
+    for (int i = 0; i < 3; i++) {
+        double launches, seconds, step, none, same, slow, slow_step;
+        measure_host(all[i], 0, &launches, &none, &step);
+        measure_host(all[i], 1e-5, &same, &slow, &slow_step);
+        seconds = slow - none;
+        print_message("%d rank(s): %.1f launches, %.3f ms\n", all[i], launches, 1e3 * none);
+        assert_true(launches == same && launches > before);
+        assert_true(none >= launches * 2.5e-6 * 0.999); /* the H100's figure */
+        assert_true(all[i] == 1 ? seconds > 0 && seconds < n_channels * 1e-5
+                                : seconds > 2 * n_channels * 1e-5);
+        assert_true(all[i] == 1 || slow_step - step > 0.5 * seconds);
+        before = launches;
+    }
+}
+
 /* 70 B parameters on eight ranks: seconds, and no memory of the model's size. */
 static void a_large_model_is_planned_in_seconds(void **state)
 {
@@ -293,6 +342,7 @@ int main(void)
         cmocka_unit_test(traffic_is_a_runs),
         cmocka_unit_test(the_same_plan_is_the_same_text),
         cmocka_unit_test(what_is_faster_is_not_slower),
+        cmocka_unit_test(the_hosts_own_loops_and_launches_take_time),
         cmocka_unit_test(a_large_model_is_planned_in_seconds),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
