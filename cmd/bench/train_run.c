@@ -223,7 +223,6 @@ static bool create_trainer(struct trainer *t, const struct train_method *method,
     const struct train_job *job = t->job;
     struct engine_config engine = method->engine;
     engine.trace = job->trace;
-    comm_attach(job->comm, job->device);
     t->model = gpt_create(job->device, &job->config, max_tokens(job), job->n_seqs, mode_of(job));
     if (!job->device->plan)
         gpt_init_weights(t->model, SEED);
@@ -248,6 +247,7 @@ static void measure_memory(const struct train_job *job, const struct train_metho
                            struct train_result *r)
 {
     struct param_table table = gpt_param_table(&job->config);
+    r->use.collectives = comm_device_allowance(job->comm);
     gpt_measure(job->device, &job->config, max_tokens(job), job->n_seqs, mode_of(job), &r->use);
     engine_measure(&method->engine, &table, job->device->dtype, comm_rank(job->comm),
                    comm_size(job->comm), &r->use);
@@ -264,6 +264,7 @@ bool train_measure(const struct train_job *job, const struct train_method *metho
     *result = (struct train_result){.name = method->name};
     result->seconds = zf_calloc((size_t)job->steps, sizeof *result->seconds);
     count_work(job, result);
+    comm_attach(job->comm, job->device);
     measure_memory(job, method, result);
     if (!result->fits && !job->device->plan)
         return true;

@@ -24,6 +24,8 @@ assert {"forward", "backward", "window", "AdamW", "parameters"} <= names, names
 assert all(e["ts"] >= 0 and e["dur"] >= 0 and e["ts"] < 1e7 for e in events if e["ph"] == "X")
 ' "$scratch/trace.json"
 check "four ranks" "$train" --config configs/sample.json --plan a100-40gb --plan_ranks 4
+cp "$scratch/check.log" "$scratch/printed"
+check "what NCCL is allowed there" grep -Eq "^  NCCL, allowed +1.00 GiB$" "$scratch/printed"
 check "the same plan twice is the same text" bash -c '
     for i in 1 2; do "$1" --config configs/sample.json --plan rtx-4090 >"$2/plan$i" 2>/dev/null; done
     cmp "$2/plan1" "$2/plan2"' _ "$train" "$scratch"
@@ -109,6 +111,25 @@ if [ -x "$emulated" ]; then
 else
     echo "not checked: $emulated is not built"
 fi
+
+memory() { # memory COMMAND...: the table that it prints
+    "$@" >"$scratch/stdout" 2>"$scratch/stderr" && sed -n '/^host memory of each rank, which/,/^  total/p' \
+        "$scratch/stderr" && sed -n 's/^\(host memory of each rank: .*\) of optimizer.*/\1/p' "$scratch/stderr"
+}
+for n in 1 2; do
+    launch=()
+    [ $n = 1 ] || launch=(mpirun -n $n --oversubscribe --bind-to none)
+    check "memory of $n rank(s) of the CPU device" memory "${launch[@]}" "$train" --config configs/sample.json \
+        --device cpu --bf16.enabled true --max_steps 2 --do_eval false --do_predict false \
+        --output_dir "$scratch/run$n"
+    cp "$scratch/check.log" "$scratch/memory$n"
+    check "as planned" memory "$train" --config configs/sample.json --bf16.enabled true --max_steps 2 \
+        --do_eval false --do_predict false --plan_ranks $n \
+        --plan "$scratch/$([ $n = 1 ] && echo one || echo two).json"
+    cp "$scratch/check.log" "$scratch/planned"
+    check "which is the same table" diff "$scratch/planned" "$scratch/memory$n"
+    check "and has lines" test "$(wc -l <"$scratch/memory$n")" = 9
+done
 
 figures() { # figures NAME COMMAND...: its traffic and memory
     local name=$1
