@@ -98,8 +98,8 @@ if [ -x "$emulated" ]; then
     check "it says that its figures mean nothing" grep -q "emulated on the host: its figures mean nothing" \
         "$scratch/printed"
     export ZF_EMULATOR_DEVICES=2
-    check "on two" mpirun -n 2 --oversubscribe --bind-to none "$emulated" machine --rounds 1 --sizes 2 \
-        --json "$scratch/gpu2.json"
+    check "on two" mpirun -n 2 --oversubscribe --bind-to none "$emulated" machine --device cuda \
+        --rounds 1 --sizes 2 --json "$scratch/gpu2.json"
     unset ZF_EMULATOR_DEVICES
     for n in 1 2; do
         check "the file of $n GPU(s) is complete" complete "$scratch/gpu$n.json" $n
