@@ -6,6 +6,7 @@
 #include "data/alloc.h"
 #include "data/clock.h"
 #include "data/json.h"
+#include "data/log.h"
 #include "offload/host/cores.h"
 
 #include <math.h>
@@ -244,6 +245,7 @@ bool bench_machine(int argc, char **argv, struct zf_error *err)
     if (o.help)
         return true;
     struct comm *comm = comm_create();
+    log_set_rank(comm_rank(comm));
     bool ok = measure_and_tell(&o, comm, err);
     comm_destroy(comm);
     return ok;

@@ -5,6 +5,7 @@
 #include "cmd/bench/train_run.h"
 #include "data/alloc.h"
 #include "data/json.h"
+#include "data/log.h"
 #include "model/plan/plan.h"
 #include "offload/trace.h"
 
@@ -366,6 +367,7 @@ static bool open_device(const struct options *o, struct train_job *job, struct z
     struct machine machine;
     if (!o->plan) {
         job->comm = comm_create();
+        log_set_rank(comm_rank(job->comm));
         int threads = o->threads ? o->threads : comm_core_threads(job->comm);
         job->device = bench_device("train", o->device, threads, comm_local_rank(job->comm), err);
         return job->device;
