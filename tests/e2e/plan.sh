@@ -70,9 +70,9 @@ check "a file with an unknown key" refuses "$scratch/bad.json:" "$bench" train -
 check "a plan without training" refuses "do_train is false" \
     "$train" --config configs/sample.json --plan h100 --no_do_train
 
-check "zf-bench machine" "$bench" machine --device cpu --rounds 1 --sizes 2 --json "$scratch/one.json"
+check "zf-bench machine" "$bench" machine --device cpu --rounds 1 --sizes 2 --json "$scratch/cpu1.json"
 check "zf-bench machine, two ranks" mpirun -n 2 --oversubscribe --bind-to none "$bench" machine --device cpu \
-    --rounds 1 --sizes 2 --json "$scratch/two.json"
+    --rounds 1 --sizes 2 --json "$scratch/cpu2.json"
 complete() { # complete FILE RANKS: all figures of the GPUs' files, each with its source, and all products
     python3 -c '
 import json, sys
@@ -125,7 +125,7 @@ for n in 1 2; do
     cp "$scratch/check.log" "$scratch/memory$n"
     check "as planned" memory "$train" --config configs/sample.json --bf16.enabled true --max_steps 2 \
         --do_eval false --do_predict false --plan_ranks $n \
-        --plan "$scratch/$([ $n = 1 ] && echo one || echo two).json"
+        --plan "$scratch/cpu$n.json"
     cp "$scratch/check.log" "$scratch/planned"
     check "which is the same table" diff "$scratch/planned" "$scratch/memory$n"
     check "and has lines" test "$(wc -l <"$scratch/memory$n")" = 9
@@ -142,11 +142,11 @@ line = json.load(open(sys.argv[1]))["methods"][0]
 print(*(line[k] for k in ("bytes_down", "bytes_up", "bytes_moved", "device_bytes", "host_bytes", "tokens")))
 ' "$scratch/$name.json" >"$scratch/$name.txt"
 }
-as_planned() { # as_planned RANKS
-    local launch=()
+as_planned() { # as_planned RANKS [MACHINE PROGRAM DEVICE]
+    local launch=() machine=${2:-cpu}
     [ "$1" = 1 ] || launch=(mpirun -n "$1" --oversubscribe --bind-to none)
-    figures run "${launch[@]}" "$bench" train --device cpu &&
-        figures plan "$bench" train --plan "$scratch/$([ "$1" = 1 ] && echo one || echo two).json" --ranks "$1" &&
+    figures run "${launch[@]}" "${3:-$bench}" train --device "${4:-cpu}" &&
+        figures plan "$bench" train --plan "$scratch/$machine$1.json" --ranks "$1" &&
         paste "$scratch/run.txt" "$scratch/plan.txt" && cmp "$scratch/run.txt" "$scratch/plan.txt"
 }
 # With several ranks it is chance which of them owns the important channels: there are none then.
@@ -158,4 +158,11 @@ for method_of in "resident 0.05 device" "offload 0.05 device" "staggered 0 devic
     read -r method topk accumulate <<<"$method_of"
     check "traffic and memory of $method_of, two ranks" as_planned 2
 done
+if [ -x "$emulated" ]; then
+    export ZF_EMULATOR_DEVICES=2
+    method=staggered topk=0 accumulate=device
+    for n in 1 2; do
+        check "traffic and memory of $n emulated GPU(s)" as_planned $n gpu "$emulated" cuda
+    done
+fi
 finish
