@@ -2,8 +2,10 @@
 
 #include "cmd/config/engine_settings.h"
 #include "data/log.h"
+#include "model/plan/plan.h"
 
 #include <stdio.h>
+#include <unistd.h>
 
 struct gpt_size model_size(const struct config *c, int longest)
 {
@@ -17,12 +19,15 @@ struct gpt_size model_size(const struct config *c, int longest)
                                                                  : GPT_TRAIN};
 }
 
-/* Left free for what operators take when they first need it: cuBLASLt's workspace, kernels that are
- * loaded when they first run, and partial sums over rows, which are less than two activations. */
+/* Left free for what a GPU's operators take when they first need it: cuBLASLt's workspace, kernels
+ * that are loaded when they first run, and partial sums over rows, which are less than two
+ * activations. */
 #define SCRATCH_BYTES ((size_t)256 << 20)
 
 static size_t scratch_bytes(const struct run *run, const struct config *c, int longest)
 {
+    if (run->device->unified)
+        return 0;
     struct gpt_size size = model_size(c, longest);
     size_t activation = (size_t)size.max_tokens * (size_t)run->model_config.n_embd;
     return SCRATCH_BYTES + 2 * activation * dtype_size(run->device->dtype);
@@ -40,7 +45,8 @@ static struct gpt_size step_size(const struct run *run, const struct config *c, 
 /* What the run would take with this configuration. */
 static struct memory_use measure(const struct run *run, const struct config *c, int longest)
 {
-    struct memory_use use = {.workspace = scratch_bytes(run, c, longest)};
+    struct memory_use use = {.workspace = scratch_bytes(run, c, longest),
+                             .collectives = comm_device_allowance(run->comm)};
     struct gpt_size size = step_size(run, c, longest);
     gpt_measure(run->device, &run->model_config, &size, &use);
     if (c->do_train) {
@@ -71,18 +77,32 @@ static struct size_text size_text(size_t bytes)
     return s;
 }
 
-static void print_table(const struct memory_use *use, size_t available)
+/* Where the device's memory is. */
+static const char *memory_name(const struct run *run)
 {
-    const struct {
-        const char *name;
-        size_t bytes;
-    } rows[] = {{"parameters", use->parameters},   {"gradients", use->gradients},
-                {"windows", use->windows},         {"important state", use->important},
-                {"activations", use->activations}, {"workspace", use->workspace},
-                {"total", memory_total(use)},      {"free", available - memory_total(use)}};
-    log_info("device memory of each rank:");
-    for (size_t i = 0; i < sizeof rows / sizeof *rows; i++)
-        log_info("  %-16s %12s", rows[i].name, size_text(rows[i].bytes).text);
+    return run->device->unified ? "host" : "device";
+}
+
+static void print_row(const char *name, size_t bytes)
+{
+    log_info("  %-16s %12s", name, size_text(bytes).text);
+}
+
+static void print_table(const struct run *run)
+{
+    const struct memory_use *use = &run->memory;
+    log_info("%s memory of each rank%s:", memory_name(run),
+             run->device->unified ? ", which is the CPU device's" : "");
+    print_row("parameters", use->parameters);
+    print_row("gradients", use->gradients);
+    print_row("windows", use->windows);
+    print_row("important state", use->important);
+    print_row("activations", use->activations);
+    print_row("workspace", use->workspace);
+    if (use->collectives > 0)
+        print_row("NCCL, allowed", use->collectives);
+    print_row("total", memory_total(use));
+    print_row("free", run->memory_available - memory_total(use));
 }
 
 /* Changes of a configuration that save memory: each describes itself in `what`, or returns false
@@ -168,8 +188,8 @@ static bool will_not_fit(const struct run *run, int longest, size_t needed, size
 {
     char changes[700];
     list_changes(run, longest, needed, changes, sizeof changes);
-    return zf_fail(err, "this run needs %s of device memory, %s more than there is (%s):%s",
-                   size_text(needed).text, size_text(needed - available).text,
+    return zf_fail(err, "this run needs %s of %s memory, %s more than there is (%s):%s",
+                   size_text(needed).text, memory_name(run), size_text(needed - available).text,
                    size_text(available).text, changes);
 }
 
@@ -193,19 +213,26 @@ int memory_sharers(const struct comm *comm)
     return devices > 0 ? (ranks + devices - 1) / devices : ranks;
 }
 
+/* To each rank. */
+static size_t available_bytes(const struct run *run)
+{
+    const struct device *d = run->device;
+    int sharing = d->unified ? comm_local_size(run->comm) : d->plan ? 1 : memory_sharers(run->comm);
+    return d->free_bytes() / (size_t)sharing;
+}
+
 bool memory_plan(struct run *run, int longest, struct zf_error *err)
 {
     struct device *d = run->device;
+    size_t available = available_bytes(run);
     run->size = step_size(run, run->config, longest);
-    if (d->unified && !d->plan) /* the host's memory is taken as it is needed */
-        return true;
-    int sharing = d->plan ? 1 : memory_sharers(run->comm);
-    size_t available = d->free_bytes() / (size_t)sharing;
-    settle_accumulate(run, longest, available);
+    if (!d->unified)
+        settle_accumulate(run, longest, available);
     struct memory_use use = measure(run, run->config, longest);
     size_t needed = memory_total(&use);
     bool ok = needed <= available || will_not_fit(run, longest, needed, available, err);
-    if (!ok && d->plan) { /* what it would take and need is told all the same */
+    /* What a plan would take is told all the same; the host's memory is taken as it is needed. */
+    if (!ok && (d->plan || d->unified)) {
         log_warn("%s", err->text);
         available = needed;
         ok = true;
@@ -213,7 +240,38 @@ bool memory_plan(struct run *run, int longest, struct zf_error *err)
     /* ranks on the same device: nobody takes memory before all have seen how much there is */
     if (!comm_all_ok(run->comm, ok, err))
         return false;
-    print_table(&use, available);
-    return comm_all_ok(run->comm,
-                       d->reserve(needed - scratch_bytes(run, run->config, longest), err), err);
+    run->memory = use;
+    run->memory_available = available;
+    if (!d->unified)
+        print_table(run);
+    size_t placed = needed - use.collectives - scratch_bytes(run, run->config, longest);
+    return comm_all_ok(run->comm, d->reserve(placed, err), err);
+}
+
+/* Of the whole host. */
+static size_t host_bytes(const struct run *run)
+{
+    return run->device->plan ? (size_t)plan_machine(run->device->plan)->host_memory_bytes
+                             : (size_t)sysconf(_SC_PHYS_PAGES) * (size_t)sysconf(_SC_PAGESIZE);
+}
+
+static void print_host_memory(const struct run *run)
+{
+    const size_t state = engine_memory(run->engine).host, all = host_bytes(run);
+    const bool unified = run->device->unified;
+    const size_t each = state + (unified ? memory_total(&run->memory) : 0);
+    const size_t ranks = (size_t)comm_local_size(run->comm);
+    log_info("host memory of each rank: %s of optimizer state and exchange%s; of %zu rank(s) on a "
+             "host %s, where there are %s%s",
+             size_text(state).text, unified ? " beside these" : "", ranks,
+             size_text(each * ranks).text, size_text(all).text,
+             each <= all / ranks ? "" : ": IT DOES NOT FIT");
+}
+
+void memory_tell(const struct run *run)
+{
+    if (run->device->unified)
+        print_table(run);
+    if (run->engine)
+        print_host_memory(run);
 }

@@ -10,18 +10,6 @@
 #define WINDOWS       3  /* that each channel's steps cover at least */
 #define UNKNOWN_STEPS 16 /* of a window, where the length is chosen while training */
 
-static void print_host_memory(const struct run *run)
-{
-    const double gib = 1 << 30;
-    const struct plan *plan = run->device->plan;
-    int ranks = plan_local_ranks(plan);
-    double each = (double)engine_memory(run->engine).host / gib;
-    double there = plan_machine(plan)->host_memory_bytes / gib;
-    printf("host memory of each rank: %.2f GiB of optimizer state and exchange; of %d rank(s) on a "
-           "host %.1f GiB, where there are %.0f%s\n",
-           each, ranks, each * ranks, there, each * ranks > there ? ": IT DOES NOT FIT" : "");
-}
-
 bool plan_execute(struct run *run, struct zf_error *err)
 {
     const struct zenflow_config *z = &run->config->zenflow;
@@ -33,10 +21,8 @@ bool plan_execute(struct run *run, struct zf_error *err)
     int steps = WINDOWS * interval > LEAST_STEPS ? WINDOWS * interval : LEAST_STEPS;
     int warm_up = interval + z->apply_lag + (z->enabled ? z->full_warm_up_rounds : 0) + 2;
     bool ok = train_plan(run, warm_up, steps, report, err);
-    if (ok) {
-        print_host_memory(run);
+    if (ok)
         plan_report_print(report, n_parameters, stdout);
-    }
     plan_report_destroy(report);
     return ok;
 }

@@ -18,13 +18,15 @@
 struct planned_step {
     double begin, seconds;
     struct step_report report;
+    struct plan_host host;
     struct sim_stretch *path; /* from the last to the first */
     int n_stretches;
 };
 
 struct plan_report {
     struct plan *plan;
-    double last; /* when the last step ended */
+    double last;           /* when the last step ended, */
+    struct plan_host done; /* and what the host had done by then */
     struct planned_step *steps;
     int n_steps, capacity;
 };
@@ -57,6 +59,7 @@ void plan_report_restart(struct plan_report *r)
 {
     free_steps(r);
     r->last = clock_seconds();
+    r->done = plan_host_work(r->plan);
     sim_forget(plan_sim(r->plan));
 }
 
@@ -68,10 +71,17 @@ void plan_report_step(struct plan_report *r, const struct step_report *report)
         r->steps = zf_realloc(r->steps, (size_t)r->capacity * sizeof *r->steps);
     }
     struct planned_step *s = &r->steps[r->n_steps++];
-    *s = (struct planned_step){.begin = r->last, .seconds = now - r->last, .report = *report};
+    const struct plan_host done = plan_host_work(r->plan);
+    *s = (struct planned_step){
+        .begin = r->last,
+        .seconds = now - r->last,
+        .report = *report,
+        .host = {done.launches - r->done.launches, done.seconds - r->done.seconds},
+    };
     s->n_stretches = sim_critical_path(plan_sim(r->plan), r->last, &s->path);
     sim_forget(plan_sim(r->plan));
     r->last = now;
+    r->done = done;
 }
 
 /* ---- what is told ---- */
@@ -185,7 +195,8 @@ static double *seconds_of(const struct plan_report *r)
 }
 
 struct summary {
-    double median, worst, mean, stall, down, up, moved, host;
+    double median, worst, mean, stall, down, up, moved, workers;
+    struct plan_host host;
     int interval, selections;
     const struct planned_step *middle, *longest; /* the step nearest to the median; the worst */
 };
@@ -202,7 +213,9 @@ static struct summary summarise(const struct plan_report *r)
         s.worst = fmax(s.worst, step->seconds);
         s.mean += step->seconds / n;
         s.stall += step->report.stall_seconds / n;
-        s.host += step->report.host_seconds / n;
+        s.workers += step->report.host_seconds / n;
+        s.host.launches += step->host.launches / n;
+        s.host.seconds += step->host.seconds / n;
         s.down += (double)step->report.bytes_down / n;
         s.up += (double)step->report.bytes_up / n;
         s.moved += (double)step->report.bytes_moved / n;
@@ -232,17 +245,19 @@ void plan_report_print(const struct plan_report *r, size_t n_parameters, FILE *o
 {
     struct summary s = summarise(r);
     double model = 2 * (double)n_parameters;
-    fprintf(out,
-            "planned (simulated, not measured) on %s: %d steps, windows of %d, %d new choice(s)\n"
-            "  step:      median %.2f ms, worst %.2f ms, mean %.2f ms; the device waits for the "
-            "host %.2f ms (%.1f %%)\n"
-            "  traffic:   down %.1f MB, up %.1f MB, state that moves %.1f MB a step: %.3f, %.3f "
-            "and %.3f sizes of the model in bf16\n"
-            "  host:      workers busy %.2f ms a step, summed over them\n",
-            plan_machine(r->plan)->name, r->n_steps, s.interval, s.selections, 1e3 * s.median,
-            1e3 * s.worst, 1e3 * s.mean, 1e3 * s.stall, 100 * s.stall / s.mean, 1e-6 * s.down,
-            1e-6 * s.up, 1e-6 * s.moved, s.down / model, s.up / model, s.moved / model,
-            1e3 * s.host);
+    fprintf(
+        out,
+        "planned (simulated, not measured) on %s: %d steps, windows of %d, %d new choice(s)\n"
+        "  step:      median %.2f ms, worst %.2f ms, mean %.2f ms; the device waits for the "
+        "host %.2f ms (%.1f %%)\n"
+        "  traffic:   down %.1f MB, up %.1f MB, state that moves %.1f MB a step: %.3f, %.3f "
+        "and %.3f sizes of the model in bf16\n"
+        "  host:      %.1f launches a step; %.3f ms of its own, outside waits; workers busy %.2f "
+        "ms, summed over them\n",
+        plan_machine(r->plan)->name, r->n_steps, s.interval, s.selections, 1e3 * s.median,
+        1e3 * s.worst, 1e3 * s.mean, 1e3 * s.stall, 100 * s.stall / s.mean, 1e-6 * s.down,
+        1e-6 * s.up, 1e-6 * s.moved, s.down / model, s.up / model, s.moved / model, s.host.launches,
+        1e3 * s.host.seconds, 1e3 * s.workers);
     print_path(s.middle, "median", out);
     if (s.worst > WORSE * s.median)
         print_path(s.longest, "worst", out);
@@ -257,10 +272,11 @@ json_t *plan_report_describe(const struct plan_report *r, size_t n_parameters)
     int n = count_kinds(s.middle, kinds);
     for (int i = 0; i < n; i++)
         json_object_set_new(path, kinds[i].what, json_real(kinds[i].seconds));
-    return json_pack("{s:b, s:s, s:i, s:f, s:f, s:f, s:f, s:f, s:f, s:f, s:f, s:o}", "simulated", 1,
-                     "machine", plan_machine(r->plan)->name, "steps", r->n_steps, "median_seconds",
-                     s.median, "worst_seconds", s.worst, "mean_seconds", s.mean, "stall_seconds",
-                     s.stall, "bytes_down", s.down, "bytes_up", s.up, "bytes_moved", s.moved,
-                     "link_model_sizes", (s.down + s.up) / (2 * (double)n_parameters),
-                     "critical_path_seconds", path);
+    return json_pack("{s:b, s:s, s:i, s:f, s:f, s:f, s:f, s:f, s:f, s:f, s:f, s:f, s:f, s:o}",
+                     "simulated", 1, "machine", plan_machine(r->plan)->name, "steps", r->n_steps,
+                     "median_seconds", s.median, "worst_seconds", s.worst, "mean_seconds", s.mean,
+                     "stall_seconds", s.stall, "bytes_down", s.down, "bytes_up", s.up,
+                     "bytes_moved", s.moved, "launches", s.host.launches, "own_host_seconds",
+                     s.host.seconds, "link_model_sizes",
+                     (s.down + s.up) / (2 * (double)n_parameters), "critical_path_seconds", path);
 }

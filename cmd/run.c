@@ -465,6 +465,7 @@ bool run_create(struct run *run, struct config *config, struct comm *comm, struc
         return false;
     if (!comm_all_ok(comm, create_parts(run, err), err))
         return false;
+    memory_tell(run);
     announce(run);
     return true;
 }

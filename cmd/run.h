@@ -6,6 +6,7 @@
 
 #include "cmd/config/config.h"
 #include "data/batch.h"
+#include "model/device/arena.h"
 #include "model/gpt.h"
 #include "offload/comm/comm.h"
 #include "offload/engine/engine.h"
@@ -28,7 +29,9 @@ struct run {
     struct gpt_config model_config;
     bool head_fits; /* model_name_or_path's score head, if it has one, is for the task's labels */
     struct device *device;
-    struct gpt_size size; /* how the model is held */
+    struct gpt_size size;     /* how the model is held */
+    struct memory_use memory; /* that it takes of the device's, */
+    size_t memory_available;  /* and how much this rank has there */
     struct gpt *model;
     struct engine *engine; /* NULL unless do_train */
     struct trace *trace;   /* where one is asked for, else NULL */

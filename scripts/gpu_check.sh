@@ -218,6 +218,7 @@ if [ -n "$dry" ]; then
     stage memcheck 10 test bash -c 'echo "skipped: it needs a GPU; the emulator checks memory"; exit 77'
     stage racecheck 10 test bash -c 'echo "skipped: it needs a GPU; the emulator checks barriers"; exit 77'
     stage kernels 30 test "$bench" kernels --device cpu "${tiny[@]}" --rounds 1 --json "$out/kernels.json"
+    stage machine 30 test "$bench" machine --device cpu --rounds 1 --sizes 2 --json "$out/machine.json"
     stage train_resident 30 test "$bench" train --device cpu "${tiny[@]}" "${steps[@]}" \
         --json "$out/train_resident.json"
     stage train_compare 60 test "$bench" train --device cpu "${tiny[@]}" "${steps[@]}" --bf16 --compare \
@@ -246,6 +247,7 @@ else
     stage kernels 25 other "$bench" kernels --device cuda "${small[@]}" --seqs 16 --json "$out/kernels.json"
     stage kernels_xl 25 other "$bench" kernels --device cuda --preset gpt2-xl --seqs 8 --length 1024 \
         --dropout 0 --json "$out/kernels_xl.json"
+    stage machine 30 other "$bench" machine --device cuda --json "$out/machine.json"
     stage train_124m 30 other "$bench" train --device cuda "${small[@]}" --seqs 16 --dropout 0 \
         --json "$out/train_124m.json"
     stage train_sst2 20 other "$bench" train --device cuda --preset gpt2 --head classify --seqs 32 --length 24 \

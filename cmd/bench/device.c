@@ -12,13 +12,14 @@
 #define MOST_RUNS   1000    /* in a round */
 #define STAGED      1000000 /* random values made at a time */
 
-struct device *bench_device(const char *benchmark, const char *name, int threads,
+struct device *bench_device(const char *benchmark, const char *name, int threads, int local_rank,
                             struct zf_error *err)
 {
-    if (strcmp(name, "cpu") == 0 || (strcmp(name, "auto") == 0 && device_cuda_count() == 0))
+    int devices = device_cuda_count();
+    if (strcmp(name, "cpu") == 0 || (strcmp(name, "auto") == 0 && devices == 0))
         return device_cpu(threads);
     if (strcmp(name, "cuda") == 0 || strcmp(name, "auto") == 0)
-        return device_cuda(0, err);
+        return device_cuda(devices > 0 ? local_rank % devices : 0, err);
     zf_fail(err, "%s: --device is \"%s\", but it is cuda, cpu or auto", benchmark, name);
     return NULL;
 }

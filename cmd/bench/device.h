@@ -7,8 +7,9 @@
 #include "model/device/ops.h"
 
 /* "cuda", "cpu", or "auto": cuda where this machine has one. threads: of the CPU device, 0: as the
- * environment says. Fails where there is no such device. `benchmark` begins the message. */
-struct device *bench_device(const char *benchmark, const char *name, int threads,
+ * environment says. A GPU for each rank of this machine, by turns where there are fewer. Fails
+ * where there is no such device. `benchmark` begins the message. */
+struct device *bench_device(const char *benchmark, const char *name, int threads, int local_rank,
                             struct zf_error *err);
 
 /* Seconds that one run() takes on the device's compute stream: the median of several rounds, each

@@ -167,6 +167,6 @@ bool bench_kernels(int argc, char **argv, struct zf_error *err)
     if (o.length > config.n_positions)
         return zf_fail(err, "kernels: --length is %d, but %s has %d positions", o.length, o.preset,
                        config.n_positions);
-    struct device *device = bench_device("kernels", o.device, o.threads, err);
+    struct device *device = bench_device("kernels", o.device, o.threads, 0, err);
     return device && measure(&o, &config, device, err);
 }

@@ -1,5 +1,5 @@
-/* zf-bench machine: measures this machine's CPU device, and writes what was found as a machine file
- * (model/plan/machine.h) for plans. */
+/* zf-bench machine: measures this machine, its CPU device or a GPU, and writes what was found as a
+ * machine file (model/plan/machine.h) for plans. */
 #ifndef ZF_CMD_BENCH_MACHINE_H
 #define ZF_CMD_BENCH_MACHINE_H
 

@@ -5,6 +5,7 @@
 #include "cmd/bench/train_run.h"
 #include "data/alloc.h"
 #include "data/json.h"
+#include "data/log.h"
 #include "model/plan/plan.h"
 #include "offload/trace.h"
 
@@ -85,28 +86,40 @@ struct table {
     json_t *lines;
 };
 
-static void print_heading(void)
+/* A plan has no losses. */
+static void print_heading(bool planned)
 {
-    printf("%-19s %4s %9s %9s %10s %8s %7s %6s %6s %6s %6s %8s %8s %8s %8s\n", "", "S", "ms/step",
+    printf("%-19s %4s %9s %9s %10s %8s %7s %6s %6s %6s %6s %8s %8s%s\n", "", "S", "ms/step",
            "worst", "tokens/s", "TFLOP/s", "product", "stall", "down", "up", "moved", "dev. GB",
-           "host GB", "loss", "after");
+           "host GB", planned ? "" : "     loss    after");
+}
+
+static void print_lack(const struct train_result *r)
+{
+    printf("does not fit: it needs %.2f GB of device memory, %.2f GB are free",
+           (double)r->needed / GIGABYTE, (double)r->free / GIGABYTE);
+}
+
+static void print_figures(const struct table *t, const struct train_result *r)
+{
+    double rate = r->flops / r->median / t->ranks;
+    printf("%4d %9.2f %9.2f %10.0f %8.3f %5.1f %% %4.1f %% %6.3f %6.3f %6.3f %8.3f %8.3f ",
+           r->interval, r->median * 1e3, r->worst * 1e3, r->tokens / r->median, rate * 1e-12,
+           100 * rate / t->rates.product, 100 * r->stall, r->down / t->model_size,
+           r->up / t->model_size, r->moved / t->model_size, (double)r->needed / GIGABYTE,
+           (double)r->memory.host / GIGABYTE);
 }
 
 static void print_result(const struct table *t, const struct train_result *r)
 {
+    printf("%-19s ", r->name);
+    if (r->fits || r->planned)
+        print_figures(t, r);
     if (!r->fits)
-        printf("%-19s does not fit: it needs %.2f GB of device memory, %.2f GB are free\n", r->name,
-               (double)r->needed / GIGABYTE, (double)r->free / GIGABYTE);
-    if (!r->fits && !r->planned)
-        return;
-    double rate = r->flops / r->median;
-    printf("%-19s %4d %9.2f %9.2f %10.0f %8.3f %5.1f %% %4.1f %% %6.3f %6.3f %6.3f %8.3f %8.3f "
-           "%8.4f %8.4f\n",
-           r->name, r->interval, r->median * 1e3, r->worst * 1e3, r->tokens / r->median,
-           rate * 1e-12, 100 * rate / t->rates.product / t->ranks, 100 * r->stall,
-           r->down / t->model_size, r->up / t->model_size, r->moved / t->model_size,
-           (double)r->needed / GIGABYTE, (double)r->memory.host / GIGABYTE, r->loss_before,
-           r->loss_after);
+        print_lack(r);
+    else if (!r->planned)
+        printf("%8.4f %8.4f", r->loss_before, r->loss_after);
+    putchar('\n');
     if (r->planned)
         plan_report_print(r->planned, (size_t)(t->model_size / 2), stdout);
     fflush(stdout);
@@ -138,10 +151,11 @@ static json_t *describe_result(const struct table *t, const struct train_result 
         {"host_bytes", (double)r->memory.host},
         {"host_parameters", (double)r->memory.host_elements},
         {"update_interval", r->interval},
-        {"loss_before", r->loss_before},
+        {"loss_before", r->loss_before}, /* the last two: not of a plan */
         {"loss_after", r->loss_after},
     };
-    for (size_t i = 0; i < sizeof figures / sizeof *figures; i++)
+    const size_t n = sizeof figures / sizeof *figures - (r->planned ? 2 : 0);
+    for (size_t i = 0; i < n; i++)
         json_object_set_new(line, figures[i].key, json_real(figures[i].value));
     json_t *seconds = json_array();
     for (int i = 0; i < steps; i++)
@@ -251,21 +265,40 @@ static bool configure_model(struct options *o, struct gpt_config *config, struct
     return true;
 }
 
-static void announce(const struct options *o, const struct train_job *job, const struct table *t)
+static void print_limits(const struct train_job *job, const struct table *t)
 {
-    printf("%s, %s head, %.2f M parameters, on the %s device (%s): %d x %d sequences of up to %d "
-           "tokens,\ndropout %g%s; %d steps after %d; ZenFlow: topk_ratio %g, select_interval %d, "
-           "apply_lag %d\n"
-           "its own limits: copy %.1f GB/s, product of %d x %d matrices %.2f TFLOP/s\n"
-           "down, up, moved: a step's traffic with the host, in model sizes of %.3f GB (bf16); "
-           "stall: share of the time\n\n",
-           o->preset, o->head, t->model_size / 2e6, job->device->name,
-           dtype_name(job->device->dtype), job->micro_batches, job->n_seqs, job->data.max_length,
-           (double)job->config.resid_pdrop, job->recompute ? ", gradient checkpointing" : "",
-           job->steps, job->warm_up, o->config.zenflow.topk_ratio,
-           o->config.zenflow.select_interval, o->config.zenflow.apply_lag, t->rates.copy * 1e-9,
-           t->rates.side, t->rates.side, t->rates.product * 1e-12, t->model_size / GIGABYTE);
-    print_heading();
+    const double copy = t->rates.copy * 1e-9, product = t->rates.product * 1e-12;
+    if (job->device->plan)
+        printf("limits of each device there: copy %.1f GB/s, largest products %.2f TFLOP/s\n", copy,
+               product);
+    else
+        printf("limits of each device: copy %.1f GB/s, product of %d x %d matrices %.2f TFLOP/s\n",
+               copy, t->rates.side, t->rates.side, product);
+}
+
+static void announce(const struct options *o, const struct train_job *job, const struct table *t,
+                     bool with_zenflow)
+{
+    const struct plan *plan = job->device->plan;
+    const struct zenflow_config *z = &o->config.zenflow;
+    printf("%s, %s head, %.2f M parameters, ", o->preset, o->head, t->model_size / 2e6);
+    if (plan)
+        printf("simulated on %d x %s", t->ranks, plan_machine(plan)->name);
+    else
+        printf("on the %s device (%s) of %d rank(s)", job->device->name,
+               dtype_name(job->device->dtype), t->ranks);
+    printf(": %d x %d sequences of up to %d tokens for each,\ndropout %g%s; %d steps after %d",
+           job->micro_batches, job->n_seqs, job->data.max_length, (double)job->config.resid_pdrop,
+           job->recompute ? ", gradient checkpointing" : "", job->steps, job->warm_up);
+    if (with_zenflow)
+        printf("; ZenFlow: topk_ratio %g, select_interval %d, apply_lag %d", z->topk_ratio,
+               z->select_interval, z->apply_lag);
+    putchar('\n');
+    print_limits(job, t);
+    printf("tokens/s: of all ranks; TFLOP/s: of each, beside its limit; stall: share of the time\n"
+           "down, up, moved: a step's traffic with the host, in model sizes of %.3f GB (bf16)\n\n",
+           t->model_size / GIGABYTE);
+    print_heading(plan);
 }
 
 /* The most memory that this process has held at a time, in bytes;
@@ -320,7 +353,7 @@ static bool measure(const struct options *o, struct train_job *job, struct zf_er
     bool first = comm_rank(job->comm) == 0;
     params_free(&params);
     if (first)
-        announce(o, job, &t);
+        announce(o, job, &t, o->compare || kind >= TRAIN_BURST);
     bool ok = true;
     for (int i = 0; ok && i < TRAIN_N_KINDS; i++)
         if (o->compare || i == (int)kind)
@@ -336,8 +369,9 @@ static bool open_device(const struct options *o, struct train_job *job, struct z
     struct machine machine;
     if (!o->plan) {
         job->comm = comm_create();
+        log_set_rank(comm_rank(job->comm));
         int threads = o->threads ? o->threads : comm_core_threads(job->comm);
-        job->device = bench_device("train", o->device, threads, err);
+        job->device = bench_device("train", o->device, threads, comm_local_rank(job->comm), err);
         return job->device;
     }
     if (!machine_load(&machine, o->plan, err))

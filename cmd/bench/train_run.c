@@ -227,7 +227,6 @@ static bool create_trainer(struct trainer *t, const struct train_method *method,
     struct engine_config engine = method->engine;
     engine.trace = job->trace;
     engine.values_follow = true;
-    comm_attach(job->comm, job->device);
     t->size = size_of(job, method);
     t->model = gpt_create(job->device, &job->config, &t->size);
     t->batches = batches_create(t->size.micro_batches, t->size.max_tokens, t->size.max_seqs);
@@ -259,6 +258,7 @@ static void measure_memory(const struct train_job *job, const struct train_metho
     const struct gpt_size size = size_of(job, method);
     params_share_values(&table, size.value_slots);
     params_share_gradients(&table, size.gradient_slots);
+    r->use.collectives = comm_device_allowance(job->comm);
     gpt_measure(job->device, &job->config, &size, &r->use);
     engine_measure(&method->engine, &table, job->device->dtype, comm_rank(job->comm),
                    comm_size(job->comm), &r->use);
@@ -275,6 +275,7 @@ bool train_measure(const struct train_job *job, const struct train_method *metho
     *result = (struct train_result){.name = method->name};
     result->seconds = zf_calloc((size_t)job->steps, sizeof *result->seconds);
     count_work(job, result);
+    comm_attach(job->comm, job->device);
     measure_memory(job, method, result);
     if (!result->fits && !job->device->plan)
         return true;

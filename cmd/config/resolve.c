@@ -391,7 +391,7 @@ static bool check_complete(struct config *c, struct zf_error *err)
         return config_clash(c, "config_name", err,
                             "tokenizer_name is not given: the folder of its "
                             "tokenizer");
-    if (!c->output_dir && (c->do_train || c->do_predict))
+    if (!c->output_dir && !c->plan && (c->do_train || c->do_predict))
         return zf_fail(err, "output_dir is not given: the folder for what this run makes");
     bool found = need_data(c, "training", c->do_train, c->train_file, "train_file", err) &&
                  need_data(c, "prediction", c->do_predict, c->test_file, "test_file", err);

@@ -32,6 +32,7 @@ static struct {
     struct device device;
     struct stream compute;
     int ordinal, multiprocessors;
+    struct cudaDeviceProp properties;
     int least_priority, greatest_priority;
     struct slot slots[N_SLOTS];
     int next_slot;
@@ -359,6 +360,11 @@ static bool check_device(int ordinal, struct zf_error *err)
 static void fill_device(struct device *d)
 {
     d->name = "cuda";
+    d->model = cuda.properties.name;
+    d->multiprocessors = cuda.multiprocessors;
+#ifdef ZF_CUDA_EMULATED
+    d->emulated = true;
+#endif
     d->ops = &cuda_ops;
     d->row_ops = &cuda_row_ops;
     d->dtype = DTYPE_BF16;
@@ -409,6 +415,7 @@ struct device *device_cuda(int ordinal, struct zf_error *err)
     cuda.ordinal = ordinal;
     check_cuda(
         cudaDeviceGetAttribute(&cuda.multiprocessors, cudaDevAttrMultiProcessorCount, ordinal));
+    check_cuda(cudaGetDeviceProperties(&cuda.properties, ordinal));
     check_cuda(cudaDeviceGetStreamPriorityRange(&cuda.least_priority, &cuda.greatest_priority));
     open_stream(&cuda.compute, cuda.greatest_priority);
     fill_device(&cuda.device);

@@ -10,10 +10,9 @@
 
 #define BLOCK 256
 
-/* The grid of operators that run on side streams, beside the model's kernels. A link of 64 GB/s
- * with a latency of 2 us needs 128 KB in flight; one pack of 16 bytes in each of these threads is
- * that much, and most multiprocessors are left alone. */
-#define SIDE_BLOCKS 32
+/* The grid of operators that run on side streams, beside the model's kernels, is ROW_SIDE_BLOCKS. A
+ * link of 64 GB/s with a latency of 2 us needs 128 KB in flight; one pack of 16 bytes in each of
+ * these threads is that much, and most multiprocessors are left alone. */
 
 /* Packs of W that a lane has in flight: all of its part of a piece, but no more than 4. */
 template <int W> constexpr int BATCH = ROW_PIECE / (WARP * W) < 4 ? ROW_PIECE / (WARP * W) : 4;
@@ -188,8 +187,8 @@ static void transfer(struct stream *s, const struct matrix_batch *batch,
                      const struct channel_set *set, float divisor)
 {
     if (batch->n_pieces > 0 && set->groups != 0)
-        LAUNCH((transfer_kernel<To, From, W, way>), blocks_for(batch->n_pieces, SIDE_BLOCKS), BLOCK,
-               0, s, *batch, kernel_set(set), divisor);
+        LAUNCH((transfer_kernel<To, From, W, way>), blocks_for(batch->n_pieces, ROW_SIDE_BLOCKS),
+               BLOCK, 0, s, *batch, kernel_set(set), divisor);
 }
 
 void cuda_send_rows(struct stream *s, const struct matrix_batch *batch, enum row_source source,
@@ -285,8 +284,8 @@ template <int W>
 static void copy_rows(struct stream *s, void *dst, const int *dst_row, const void *src,
                       const int *src_row, int n, int cols)
 {
-    LAUNCH((copy_kernel<W>), blocks_for(n * divide_up(cols, ROW_PIECE), SIDE_BLOCKS), BLOCK, 0, s,
-           (uint16_t *)dst, dst_row, (const uint16_t *)src, src_row, n, cols);
+    LAUNCH((copy_kernel<W>), blocks_for(n * divide_up(cols, ROW_PIECE), ROW_SIDE_BLOCKS), BLOCK, 0,
+           s, (uint16_t *)dst, dst_row, (const uint16_t *)src, src_row, n, cols);
 }
 
 void cuda_copy_rows(struct stream *s, void *dst, const int *dst_row, const void *src,

@@ -9,7 +9,7 @@
 size_t memory_total(const struct memory_use *use)
 {
     return use->parameters + use->gradients + use->windows + use->important + use->activations +
-           use->workspace;
+           use->workspace + use->collectives;
 }
 
 /* What an allocation of so many bytes takes. */

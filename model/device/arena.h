@@ -20,6 +20,7 @@ struct memory_use {
     size_t important;   /* fp32 masters and moments of the channels that are updated every step */
     size_t activations; /* what forward leaves for backward, logits and their gradients */
     size_t workspace;   /* inputs, staging, scratch of operators */
+    size_t collectives; /* an allowance for what a library takes that ranks exchange by */
 };
 
 size_t memory_total(const struct memory_use *use);

@@ -30,6 +30,11 @@ struct device {
     struct plan *plan;      /* of a device that only counts (model/plan/plan.h), whose arrays have
                                no bytes; NULL of all others */
 
+    /* of a GPU that computes */
+    const char *model;   /* what it calls itself; else NULL */
+    int multiprocessors; /* else 0 */
+    bool emulated;       /* the host stands for it: what it takes means nothing */
+
     /* Takes device memory of so many bytes in one piece, which allocate() then hands out until all
      * of that is released. Fails where there is not so much. The CPU device does nothing. */
     bool (*reserve)(size_t bytes, struct zf_error *err);

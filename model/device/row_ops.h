@@ -32,6 +32,9 @@ struct channel_set {
     uint64_t groups; /* bit j: group j is meant */
 };
 
+/* Blocks, and so multiprocessors at most, of a GPU's operators that run beside the model's. */
+#define ROW_SIDE_BLOCKS 32
+
 /* Which rows an operator reads: this step's gradient, as take_rows left it, or gathered ones. */
 enum row_source { ROWS_GRADIENT, ROWS_WINDOW };
 

@@ -123,7 +123,7 @@ static void stream_call(struct stream *s, void (*function)(void *), void *argume
 {
     struct plan *p = s->plan;
     const struct sim_work call = {.what = "host: launches", .latency = p->machine.latency};
-    sim_host(p->sim, p->machine.launch, "host: launches");
+    plan_launch(p, 1);
     sim_op op = sim_queue(p->sim, s->lane, &call, function, argument);
     if (p->machine.is_cpu)
         sim_wait(p->sim, op);
@@ -133,7 +133,7 @@ static void stream_call(struct stream *s, void (*function)(void *), void *argume
 
 static void copy(struct stream *s, void *dst, const void *src, size_t bytes)
 {
-    const struct plan *p = s->plan;
+    struct plan *p = s->plan;
     const struct allocation *to = plan_find(p, dst), *from = plan_find(p, src);
     bool down = from && from->on_device && !(to && to->on_device);
     bool up = to && to->on_device && !(from && from->on_device);
@@ -152,7 +152,7 @@ static void copy(struct stream *s, void *dst, const void *src, size_t bytes)
     if (p->machine.is_cpu)
         return;
     if (!from)
-        sim_host(p->sim, 2 * (double)bytes / p->machine.core_rate, "host: copies");
+        plan_busy(p, 2 * (double)bytes / p->machine.core_rate, "host: copies");
     if (!to)
         stream_wait(s);
 }
@@ -270,4 +270,9 @@ size_t plan_device_bytes(const struct plan *p)
 size_t plan_host_bytes(const struct plan *p)
 {
     return p->host_bytes;
+}
+
+struct plan_host plan_host_work(const struct plan *p)
+{
+    return p->host;
 }

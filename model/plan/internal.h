@@ -44,6 +44,7 @@ struct plan {
     struct sim *sim;
     struct stream compute;
     int host_lane;
+    struct plan_host host;
     struct allocation *allocations;
     size_t n_allocations, allocations_capacity;
     size_t device_bytes, host_bytes;
@@ -65,6 +66,11 @@ void plan_give_back(struct plan *p, void *memory);
 /* What lies at this address; NULL: none of the plan's. */
 const struct allocation *plan_find(const struct plan *p, const void *memory);
 bool plan_on_device(const struct plan *p, const void *memory);
+
+/* The host is busy by itself. what: as in sim_work. */
+void plan_busy(struct plan *p, double seconds, const char *what);
+/* It launches n pieces of work. */
+void plan_launch(struct plan *p, int n);
 
 /* These put work on a stream; on a CPU device the host waits for it. */
 

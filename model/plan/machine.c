@@ -41,6 +41,7 @@ static const struct figure {
     {"host.adam_bytes_per_second", FIELD(host_rate), 1e6, 1e15, OF_ALL},
     {"host.core_adam_bytes_per_second", FIELD(core_rate), 1e6, 1e15, OF_ALL},
     {"host.wake_seconds", FIELD(wake), 0, 1, OF_ALL},
+    {"host.channel_seconds", FIELD(channel), 0, 1, OF_ALL},
     {"host.launch_seconds", FIELD(launch), 0, 1, OF_GPUS},
     {"host.wait_seconds", FIELD(wait), 0, 1, OF_GPUS},
     {"ranks.exchange_bytes_per_second", FIELD(exchange_rate), 1e3, 1e15, OF_ALL},

@@ -58,6 +58,7 @@ struct machine {
     double host_rate;    /* bytes a second of AdamW on all cores */
     double core_rate;    /* and on one */
     double wake;         /* seconds until a worker has begun a job, where it sleeps */
+    double channel;      /* seconds of the host for a channel that its own loops look at */
     double launch, wait; /* seconds of the host for giving out an operator; for learning that one is
                             over */
 

@@ -44,6 +44,16 @@ size_t plan_host_bytes(const struct plan *p);
 
 /* The host itself copies so many bytes (read and written: twice as many are moved), and waits. */
 void plan_host_copies(struct plan *p, size_t bytes);
+/* The host's own loop looks at so many channels. p NULL: there is no plan, and it has done so. */
+void plan_host_loop(struct plan *p, size_t channels);
+/* The same for one of so many groups of them, which lie apart: each takes several times as long. */
+void plan_host_group_loop(struct plan *p, size_t channels, int groups);
+/* What the host itself has done so far, waits left out. */
+struct plan_host {
+    double launches; /* of operators, copies, calls and collectives */
+    double seconds;  /* of these, copies and loops */
+};
+struct plan_host plan_host_work(const struct plan *p);
 /* A part of a job that one of n_workers moves so many bytes of host memory for. */
 struct sim_work plan_worker_work(const struct plan *p, int n_workers, double bytes);
 /* On a stream: so many bytes pass into and out of each rank, in so many rounds. */

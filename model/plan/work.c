@@ -4,11 +4,37 @@
 #include <math.h>
 #include <stdio.h>
 
+/* A group's channels take the host so many times as long to look at as those in a row. */
+#define BY_GROUP 5
+
+void plan_busy(struct plan *p, double seconds, const char *what)
+{
+    p->host.seconds += seconds;
+    sim_host(p->sim, seconds, what);
+}
+
+void plan_launch(struct plan *p, int n)
+{
+    p->host.launches += n;
+    plan_busy(p, n * p->machine.launch, "host: launches");
+}
+
+void plan_host_loop(struct plan *p, size_t channels)
+{
+    if (p)
+        plan_busy(p, (double)channels * p->machine.channel, "host: loops");
+}
+
+void plan_host_group_loop(struct plan *p, size_t channels, int groups)
+{
+    plan_host_loop(p, BY_GROUP * channels / (size_t)groups);
+}
+
 /* Puts work on a stream; on a CPU device the host waits for it. */
 static void put(struct stream *s, const struct sim_work *work)
 {
     struct plan *p = s->plan;
-    sim_host(p->sim, p->machine.launch, "host: launches");
+    plan_launch(p, 1);
     sim_op op = sim_queue(p->sim, s->lane, work, NULL, NULL);
     if (p->machine.is_cpu)
         sim_wait(p->sim, op);
@@ -134,8 +160,10 @@ void plan_host_copies(struct plan *p, size_t bytes)
 {
     double seconds = 2 * (double)bytes / p->machine.core_rate;
     struct sim_work w = {.what = "host: copies", .seconds = seconds};
+    double begin = sim_now(p->sim);
     use(&w, PLAN_HOST_MEMORY, p->machine.core_rate / p->host_rate);
     sim_wait(p->sim, sim_queue(p->sim, p->host_lane, &w, NULL, NULL));
+    p->host.seconds += sim_now(p->sim) - begin;
 }
 
 struct sim_work plan_worker_work(const struct plan *p, int n_workers, double bytes)
@@ -167,6 +195,7 @@ static struct sim_work exchange_work(const struct plan *p, double bytes, int rou
 void plan_exchange(struct plan *p, struct stream *s, double bytes, int rounds)
 {
     struct sim_work w = exchange_work(p, bytes, rounds);
+    plan_launch(p, rounds - 1); /* each is a call of the host's */
     put(s, &w);
 }
 

@@ -56,6 +56,10 @@ void comm_attach(struct comm *c, struct device *device);
 /* "NCCL", "MPI", "MPI through host memory", or "none" with one rank. */
 const char *comm_device_transport(const struct comm *c);
 
+/* Bytes of device memory to leave to it: an allowance for NCCL, less what it has taken already; no
+ * other takes any. A plan's ranks exchange by NCCL unless their device is a CPU. */
+size_t comm_device_allowance(const struct comm *c);
+
 void comm_device_all_reduce(struct comm *c, struct stream *s, float *data, size_t n); /* in place */
 /* Asks for a sum of n floats of all ranks, in place on rank `root`; elsewhere nobody knows what
  * they are afterwards. They stay untouched until comm_device_finish. */

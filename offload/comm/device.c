@@ -17,6 +17,10 @@
 #include <unistd.h>
 
 #define STAGING_BYTES ((size_t)4 << 20)
+/* NCCL does not say how much it will take. Up to 32 channels with the connections of a ring and a
+ * tree, three to receive by, each of some 10 MiB: 4 are NCCL_BUFFSIZE, the rest is for short
+ * messages. */
+#define NCCL_BYTES ((size_t)1 << 30)
 
 enum transport {
     TRANSPORT_NONE,
@@ -49,6 +53,7 @@ struct attached {
 
     /* TRANSPORT_NCCL */
     struct nccl *nccl;
+    size_t nccl_taken; /* of device memory, when it was connected */
     bool group_open;
     atomic_flag failing;
     pthread_t watch;
@@ -137,7 +142,10 @@ static void attach_nccl(struct comm *c, struct attached *a)
     if (c->rank == 0)
         check_nccl(c, nccl_make_id(a->nccl, &id, &err));
     comm_broadcast(c, &id, sizeof id, 0);
+    const size_t before = a->device->free_bytes();
     check_nccl(c, nccl_connect(a->nccl, &id, c->rank, c->size, &err));
+    const size_t after = a->device->free_bytes();
+    a->nccl_taken = before > after ? before - after : 0;
     a->transport = TRANSPORT_NCCL;
     sem_init(&a->watch_ends, 0, 0);
     if (pthread_create(&a->watch, NULL, watch, c) != 0) {
@@ -344,6 +352,14 @@ const char *comm_device_transport(const struct comm *c)
     static const char *const names[] = {"none", "MPI", "MPI through host memory", "NCCL",
                                         "planned"};
     return names[c->attached->transport];
+}
+
+size_t comm_device_allowance(const struct comm *c)
+{
+    const struct attached *a = c->attached;
+    bool by_nccl = a && (a->transport == TRANSPORT_NCCL ||
+                         (a->transport == TRANSPORT_PLANNED && !a->device->unified));
+    return by_nccl && a->nccl_taken < NCCL_BYTES ? NCCL_BYTES - a->nccl_taken : 0;
 }
 
 void comm_device_all_reduce(struct comm *c, struct stream *s, float *data, size_t n)

@@ -50,6 +50,7 @@ static void list_important(struct engine *e)
                 table_list_add(e, &e->matrices[i], s->row[slot]);
     }
     table_list_end(e);
+    plan_host_loop(e->device->plan, (size_t)e->list.n);
     e->list.important = true;
 }
 

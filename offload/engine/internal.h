@@ -20,6 +20,7 @@
 
 #include "model/device/arena.h"
 #include "model/device/row_ops.h"
+#include "model/plan/plan.h"
 #include "offload/engine/engine.h"
 #include "offload/engine/schedule.h"
 #include "offload/host/adam.h"

@@ -46,6 +46,7 @@ static void note_norms(struct engine *e)
         e->observed.important_norm[i] += count[1] ? sum[1] / count[1] : 0;
     }
     e->observed.steps++;
+    plan_host_loop(e->device->plan, 3 * e->n_channels); /* a root and two sums for each */
 }
 
 /* A step is over: the first that is seen only starts the clock. */

@@ -51,6 +51,7 @@ void selection_count(struct engine *e)
             m->n_leaving[group] += place_of(e, m, row) == CHANNEL_LEAVING;
         }
     }
+    plan_host_group_loop(e->device->plan, e->n_channels, e->ranks);
 }
 
 void selection_publish(struct engine *e)
@@ -180,6 +181,7 @@ static bool has_changes(const struct engine *e, const struct group *g)
                 return true;
         }
     }
+    plan_host_group_loop(e->device->plan, e->n_channels, e->windows.interval);
     return false;
 }
 
@@ -253,6 +255,7 @@ void selection_adopt(struct engine *e, struct group *g, float lr, struct step_re
     e->selection.to_adopt &= ~bit;
     if (!is_news || !has_changes(e, g))
         return;
+    plan_host_group_loop(e->device->plan, 2 * e->n_channels, e->windows.interval);
     host_wait(e, &e->windows.accumulation); /* it reads places and windows */
     host_wait(e, &g->commit);               /* it reads places, and masters are whole behind it */
     streams_follow(e, e->device->compute, e->streams.up);
@@ -301,5 +304,6 @@ void selection_settle(struct engine *e, struct group *g)
         }
     }
     g->has_leaving = false;
+    plan_host_group_loop(e->device->plan, e->n_channels, e->windows.interval);
     selection_publish(e);
 }

@@ -120,6 +120,7 @@ void sharing_exchange(struct engine *e)
     }
     share_matrices(e, first, e->n_matrices);
     memset(e->sharing.updated, 0, e->n_channels);
+    plan_host_loop(e->device->plan, e->n_channels); /* find_runs */
     for (int layer = 0; layer < e->table->n_layers; layer++)
         streams_bring(e, layer, e->streams.reducing);
 }

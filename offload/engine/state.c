@@ -4,7 +4,6 @@
 #include "offload/engine/internal.h"
 
 #include "data/alloc.h"
-#include "model/plan/plan.h"
 
 #include <assert.h>
 #include <stdlib.h>

@@ -145,6 +145,7 @@ static void use_gradient(struct engine *e, struct step_report *report)
 static void count_step(struct engine *e, struct step_report *report)
 {
     channels_count_updates(e);
+    plan_host_loop(e->device->plan, (size_t)e->list.n + (e->ranks > 1 ? e->n_channels : 0));
     if (e->ranks > 1)
         for (size_t c = 0; c < e->n_channels; c++)
             if (e->selection.place[c] == CHANNEL_IMPORTANT ||

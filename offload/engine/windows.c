@@ -333,6 +333,7 @@ static void arrive(struct engine *e, struct group *g, struct step_report *report
     trace_end(e->config.trace, TRACE_LINK_UP, report->bytes_up - before);
     e->device->event_record(g->received, e->streams.up);
     host_trace(e, &g->update, "AdamW");
+    plan_host_group_loop(e->device->plan, e->ranks > 1 ? e->n_channels : 0, e->windows.interval);
     int staleness = e->step - g->oldest_in_flight;
     assert(staleness <= e->windows.interval - 1 + e->windows.lag);
     report->staleness = staleness > report->staleness ? staleness : report->staleness;

@@ -25,7 +25,7 @@ plan() { # plan TITLE OPTION...
     shift
     printf '\n==== %s\n$ zf-bench train %s\n' "$title" \
         "$(sed "s|$lengths|LENGTHS|; s|$slow_host|H200_HOST_200|" <<<"$*")"
-    "$bench" train "$@" | tail -n +6
+    "$bench" train "$@" | tail -n +7
 }
 
 printf 'SIMULATED: nothing here was measured. %s, commit %s\n$ bash tests/bench/plans.sh BUILD\n' \
@@ -62,4 +62,12 @@ for machine in h100 rtx-4090; do
     glue=(--plan "$machine" --preset gpt2 --head classify --seqs 32 --lengths "$lengths")
     plan "GPT-2 124M on GLUE's lengths, $machine: resident" "${glue[@]}" --method resident --steps 8
     plan "GPT-2 124M on GLUE's lengths, $machine: ZenFlow" "${glue[@]}" "${zenflow[@]}"
+done
+
+# What the host itself does in a step, by ranks.
+for ranks in 1 2 4; do
+    plan "GPT-2 124M on GLUE's lengths, $ranks rank(s) on H100s: launches and the host's own time" --plan h100 \
+        --ranks "$ranks" --preset gpt2 --head classify --seqs 32 --lengths "$lengths" "${zenflow[@]}"
+    plan "6.7 B, $ranks rank(s) on H200s: launches and the host's own time" --plan h200 --ranks "$ranks" \
+        --preset gpt-6.7b --seqs 4 --length 512 "${zenflow[@]}"
 done

@@ -47,9 +47,9 @@ check "no file of lengths" refuses 'cannot be read' train "${tiny[@]}" --lengths
 
 export ZF_NO_PEERS=1
 check "gpu_check.sh --dry-run" bash scripts/gpu_check.sh --dry-run --build "$build" --out "$scratch/gpu_check" \
-    --only gpu_tests,memcheck,racecheck,kernels,train_resident,train_compare,emulated_kernels,emulated_compare,llmc
+    --only gpu_tests,memcheck,racecheck,kernels,machine,train_resident,train_compare,emulated_kernels,emulated_compare,llmc
 check "it has no failing stage" not grep -q FAILED "$scratch/gpu_check/summary.txt"
-for stage in kernels train_resident train_compare; do
+for stage in kernels machine train_resident train_compare; do
     check "it measured $stage" grep -Eq "^$stage +ok " "$scratch/gpu_check/summary.txt"
     check "its figures are there" test -s "$scratch/gpu_check/$stage.json"
 done

@@ -1,6 +1,7 @@
 #!/usr/bin/env bash
 # zf-train --plan and zf-bench train --plan: what they tell, that they write nothing, and that the traffic
-# of a plan is a run's, alone and with two ranks; zf-bench machine's file is one that a plan takes.
+# of a plan is a run's, alone and with two ranks; zf-bench machine's file is one that a plan takes, a CPU's
+# and an emulated GPU's.
 
 . tests/e2e/lib/common.sh "$@"
 need python3 mpirun
@@ -11,7 +12,7 @@ check "zf-train --plan" "$train" --config configs/sample.json --output_dir "$scr
 cp "$scratch/check.log" "$scratch/plan.txt"
 check "it tells memory, time, stall, traffic and the critical path, marked as simulated" bash -c '
     for part in "device memory of each rank" "host memory of each rank" "simulated, not measured) on H100" \
-        "step:  *median" "waits for the host" "traffic:  *down" "critical path of the median step" "in order:"; do
+        "step:  *median" "waits for the host" "host:  *[0-9.]* launches a step; [0-9.]* ms of its own, outside waits" "traffic:  *down" "critical path of the median step" "in order:"; do
         grep -q "$part" "$1" || { echo "without: $part"; exit 1; }
     done' _ "$scratch/plan.txt"
 check "it writes nothing but the trace" test ! -e "$scratch/out"
@@ -23,13 +24,37 @@ assert {"forward", "backward", "window", "AdamW", "parameters"} <= names, names
 assert all(e["ts"] >= 0 and e["dur"] >= 0 and e["ts"] < 1e7 for e in events if e["ph"] == "X")
 ' "$scratch/trace.json"
 check "four ranks" "$train" --config configs/sample.json --plan a100-40gb --plan_ranks 4
+cp "$scratch/check.log" "$scratch/printed"
+check "what NCCL is allowed there" grep -Eq "^  NCCL, allowed +1.00 GiB$" "$scratch/printed"
 check "the same plan twice is the same text" bash -c '
     for i in 1 2; do "$1" --config configs/sample.json --plan rtx-4090 >"$2/plan$i" 2>/dev/null; done
     cmp "$2/plan1" "$2/plan2"' _ "$train" "$scratch"
 check "zf-bench train --plan h100" "$bench" train --plan h100
-check "what does not fit is planned, and said not to" bash -c '
+check "without a folder for what it does not make" "$train" --plan h100 --task_name sst2 --config_name gpt \
+    --tokenizer_name data/sample/tokenizer --data_dir data/sample
+check "what does not fit is planned, and its row says so" bash -c '
     "$1" train --plan a100-40gb --preset gpt-6.7b --method staggered --ranks 4 --steps 8 >"$2/large" &&
-    grep -q "does not fit: it needs" "$2/large" && grep -q "critical path" "$2/large"' _ "$bench" "$scratch"
+    grep -Eq "^ZenFlow, staggered .* [0-9.]+ +does not fit: it needs [0-9.]+ GB" "$2/large" &&
+    grep -q "critical path" "$2/large"' _ "$bench" "$scratch"
+table() { # table METHOD RANKS: what the table of a plan says is so, and of this plan
+    "$bench" train --plan h100 --preset gpt --seqs 2 --method "$1" --ranks "$2" --steps 8 \
+        --json "$scratch/table.json" >"$scratch/table" && cat "$scratch/table" && python3 -c '
+import json, sys
+printed, root = open(sys.argv[1]).read(), json.load(open(sys.argv[2]))
+ranks, line = int(sys.argv[3]), root["methods"][0]
+head = printed.split("\nplanned (simulated")[0]
+assert ("ZenFlow" in head) == (line["method"].startswith("ZenFlow")), head
+assert "0 x 0" not in head and "limits of each device" in head and f"simulated on {ranks} x H100" in head, head
+assert "loss" not in head and not any("loss" in key for key in line), line.keys()
+rows = [row for row in head.split("\n") if row.startswith(line["method"])]
+words = rows[0][len(line["method"]):].replace("%", "").split()
+share = line["flops"] / ranks / line["median_seconds"]
+assert abs(float(words[4]) - share * 1e-12) < 6e-4, (words, share)
+assert abs(float(words[5]) - 100 * share / root["product_flops_per_second"]) < 0.06, (words, share)
+' "$scratch/table" "$scratch/table.json" "$2"
+}
+check "the table of a plan" table resident 1
+check "of four ranks" table staggered 4
 
 refuses() { # refuses SENTENCE COMMAND...: status 1, and this sentence
     local says=$1 status=0
@@ -45,9 +70,67 @@ check "a file with an unknown key" refuses "$scratch/bad.json:" "$bench" train -
 check "a plan without training" refuses "do_train is false" \
     "$train" --config configs/sample.json --plan h100 --no_do_train
 
-check "zf-bench machine" "$bench" machine --rounds 1 --sizes 2 --json "$scratch/one.json"
-check "zf-bench machine, two ranks" mpirun -n 2 --oversubscribe --bind-to none "$bench" machine --rounds 1 \
-    --sizes 2 --json "$scratch/two.json"
+check "zf-bench machine" "$bench" machine --device cpu --rounds 1 --sizes 2 --json "$scratch/cpu1.json"
+check "zf-bench machine, two ranks" mpirun -n 2 --oversubscribe --bind-to none "$bench" machine --device cpu \
+    --rounds 1 --sizes 2 --json "$scratch/cpu2.json"
+complete() { # complete FILE RANKS: all figures of the GPUs' files, each with its source, and all products
+    python3 -c '
+import json, sys
+made, known = json.load(open(sys.argv[1])), json.load(open("configs/machines/h100.json"))
+assert made["kind"] == "gpu" and made["measured_ranks"]["value"] == int(sys.argv[2]), made["kind"]
+assert "EMULATED" in made["about"], made["about"]
+for block in ("device", "link", "host", "ranks"):
+    assert made[block].keys() == known[block].keys(), (block, made[block].keys() ^ known[block].keys())
+    for name, figure in made[block].items():
+        assert figure["source"], (block, name)
+        assert figure["value"] > 0 or name.endswith("_seconds") or "_half_" in name, (block, name, figure)
+sides, rates = made["products"]["sides"], made["products"]["rates"]
+assert sides == [32, 128] and len(rates) == 3 * 2**3 and min(rates) > 0, sides
+unmeasured = "not measured" in made["ranks"]["exchange_bytes_per_second"]["source"]
+assert unmeasured == (sys.argv[2] == "1"), made["ranks"]
+' "$@"
+}
+emulated=$build/zf-bench-emulated
+if [ -x "$emulated" ]; then
+    check "zf-bench machine on a GPU, emulated" "$emulated" machine --device cuda --rounds 1 --sizes 2 \
+        --json "$scratch/gpu1.json"
+    cp "$scratch/check.log" "$scratch/printed"
+    check "it says that its figures mean nothing" grep -q "emulated on the host: its figures mean nothing" \
+        "$scratch/printed"
+    export ZF_EMULATOR_DEVICES=2
+    check "on two" mpirun -n 2 --oversubscribe --bind-to none "$emulated" machine --device cuda \
+        --rounds 1 --sizes 2 --json "$scratch/gpu2.json"
+    unset ZF_EMULATOR_DEVICES
+    for n in 1 2; do
+        check "the file of $n GPU(s) is complete" complete "$scratch/gpu$n.json" $n
+        check "a plan takes it" "$bench" train --plan "$scratch/gpu$n.json" --ranks $n --preset gpt --seqs 2 \
+            --method staggered --steps 8
+        check "as zf-train's does" "$train" --config configs/sample.json --output_dir "$scratch/out" \
+            --plan "$scratch/gpu$n.json" --plan_ranks $n
+    done
+else
+    echo "not checked: $emulated is not built"
+fi
+
+memory() { # memory COMMAND...: the table that it prints
+    "$@" >"$scratch/stdout" 2>"$scratch/stderr" && sed -n '/^host memory of each rank, which/,/^  total/p' \
+        "$scratch/stderr" && sed -n 's/^\(host memory of each rank: .*\) of optimizer.*/\1/p' "$scratch/stderr"
+}
+for n in 1 2; do
+    launch=()
+    [ $n = 1 ] || launch=(mpirun -n $n --oversubscribe --bind-to none)
+    check "memory of $n rank(s) of the CPU device" memory "${launch[@]}" "$train" --config configs/sample.json \
+        --device cpu --bf16.enabled true --max_steps 2 --do_eval false --do_predict false \
+        --output_dir "$scratch/run$n"
+    cp "$scratch/check.log" "$scratch/memory$n"
+    check "as planned" memory "$train" --config configs/sample.json --bf16.enabled true --max_steps 2 \
+        --do_eval false --do_predict false --plan_ranks $n \
+        --plan "$scratch/cpu$n.json"
+    cp "$scratch/check.log" "$scratch/planned"
+    check "which is the same table" diff "$scratch/planned" "$scratch/memory$n"
+    check "and has lines" test "$(wc -l <"$scratch/memory$n")" = 9
+done
+
 figures() { # figures NAME COMMAND...: its traffic and memory
     local name=$1
     shift
@@ -59,11 +142,11 @@ line = json.load(open(sys.argv[1]))["methods"][0]
 print(*(line[k] for k in ("bytes_down", "bytes_up", "bytes_moved", "device_bytes", "host_bytes", "tokens")))
 ' "$scratch/$name.json" >"$scratch/$name.txt"
 }
-as_planned() { # as_planned RANKS
-    local launch=()
+as_planned() { # as_planned RANKS [MACHINE PROGRAM DEVICE]
+    local launch=() machine=${2:-cpu}
     [ "$1" = 1 ] || launch=(mpirun -n "$1" --oversubscribe --bind-to none)
-    figures run "${launch[@]}" "$bench" train --device cpu &&
-        figures plan "$bench" train --plan "$scratch/$([ "$1" = 1 ] && echo one || echo two).json" --ranks "$1" &&
+    figures run "${launch[@]}" "${3:-$bench}" train --device "${4:-cpu}" &&
+        figures plan "$bench" train --plan "$scratch/$machine$1.json" --ranks "$1" &&
         paste "$scratch/run.txt" "$scratch/plan.txt" && cmp "$scratch/run.txt" "$scratch/plan.txt"
 }
 # With several ranks it is chance which of them owns the important channels: there are none then.
@@ -75,4 +158,11 @@ for method_of in "resident 0.05 device" "offload 0.05 device" "staggered 0 devic
     read -r method topk accumulate <<<"$method_of"
     check "traffic and memory of $method_of, two ranks" as_planned 2
 done
+if [ -x "$emulated" ]; then
+    export ZF_EMULATOR_DEVICES=2
+    method=staggered topk=0 accumulate=device
+    for n in 1 2; do
+        check "traffic and memory of $n emulated GPU(s)" as_planned $n gpu "$emulated" cuda
+    done
+fi
 finish

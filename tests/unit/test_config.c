@@ -593,23 +593,23 @@ static void refuses_contradictions(void **state)
         {"{\"zero_optimization\": {\"stage\": 2, \"offload_param\": {\"device\": \"cpu\"}}}",
          COMPLETE,
          "FILE:1: zero_optimization.offload_param.device is \"cpu\", but parameters are offloaded "
-         "in "
-         "stage 3, and it is 2"},
+         "in stage 3, and it is 2"},
         {"{\"zero_optimization\": {\"stage\": 3, \"offload_param\": {\"device\": \"cpu\"}}}",
          COMPLETE,
          "FILE:1: zero_optimization.offload_param.device is \"cpu\", but where parameters live on "
-         "the "
-         "host, so does the optimizer's state: offload_optimizer.device must be \"cpu\" too"},
+         "the host, so does the optimizer's state: offload_optimizer.device must be \"cpu\" too"},
         {"{\"zero_optimization\": {\"stage\": 3, \"offload_optimizer\": {\"device\": \"cpu\"},"
          " \"offload_param\": {\"device\": \"cpu\"}, \"zenflow\": {\"topk_ratio\": 1}}}",
          COMPLETE,
          "FILE:1: zero_optimization.offload_param.device is \"cpu\", but with topk_ratio 1 the "
-         "device "
-         "updates all of them, and keeps them"},
+         "device updates all of them, and keeps them"},
         {"{\"zero_optimization\": {\"stage\": 3, \"offload_param\": {\"device\": \"nvme\"}}}",
          COMPLETE,
          "FILE:1: zero_optimization.offload_param.device is \"nvme\", but it is one of "
-         "none, cpu"},
+         "\"none\" or \"cpu\""},
+        {"{\"zero_optimization\": {\"stage\": 3}}", COMPLETE,
+         "FILE:1: zero_optimization.stage is 3, but dividing parameters over 2 ranks is not "
+         "available: use stage 2"},
         {"{\"scheduler\": {\"params\": {\"warmup_max_lr\": 1}}}", COMPLETE,
          "FILE:1: scheduler.params.warmup_max_lr is 1.0, but scheduler.type is not given: "
          "WarmupLR, "

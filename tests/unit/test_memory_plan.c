@@ -3,6 +3,7 @@
 #include "tests/testing.h"
 
 #include "cmd/memory_plan.h"
+#include "model/plan/plan.h"
 
 #include <math.h>
 
@@ -55,6 +56,8 @@ static bool plan(size_t available)
     int old = dup(STDERR_FILENO);
     dup2(fileno(captured), STDERR_FILENO);
     bool ok = memory_plan(&run, LONGEST, &err);
+    if (ok)
+        memory_tell(&run);
     fflush(stderr);
     dup2(old, STDERR_FILENO);
     close(old);
@@ -201,14 +204,54 @@ static void windows_go_to_the_host_where_they_must(void **state)
     config_free(&config);
 }
 
-static void the_cpu_device_plans_nothing(void **state)
+/* It is taken as it is needed, so what is more than there is free now is no fault. */
+static void the_cpu_devices_memory_is_the_hosts(void **state)
 {
     (void)state;
     const char *const adamw[] = {NULL};
     make_run(adamw);
-    run.device = device_cpu(0);
+    device.unified = true;
+    assert_works(plan((size_t)1 << 30), err);
+    assert_non_null(strstr(printed, "host memory of each rank, which is the CPU device's:"));
+    assert_true(row("workspace") < 8); /* no cuBLASLt */
+    double total = row("total"), sum = row("parameters") + row("gradients") + row("windows") +
+                                       row("important state") + row("activations") +
+                                       row("workspace");
+    assert_true(fabs(sum - total) < 0.4 && fabs(total + row("free") - 1024) < 0.2);
+    assert_null(strstr(printed, "warning"));
+    assert_works(plan((size_t)1 << 20), err);
+    char wanted[80];
+    snprintf(wanted, sizeof wanted, "warning: this run needs %.1f MiB of host memory", total);
+    assert_non_null(strstr(printed, wanted));
+    assert_true(row("total") == total && row("free") == 0);
+    device.unified = false;
+    config_free(&config);
+}
+
+/* What NCCL takes is nobody's to place: it is left free, and said. */
+static void nccl_is_allowed_memory(void **state)
+{
+    (void)state;
+    struct machine gpu;
+    const char *const adamw[] = {NULL};
+    make_run(adamw);
+    assert_works(plan((size_t)2 << 30), err);
+    assert_null(strstr(printed, "NCCL"));
+    struct comm *alone = run.comm;
+    assert_works(machine_load(&gpu, ZF_TESTS_DIR "/../configs/machines/h100.json", &err), err);
+    run.device = device_plan_create(&gpu, 2, &PLAN_GRADIENTS);
+    run.comm = comm_create_planned(2, 8);
+    comm_attach(run.comm, run.device);
     assert_works(plan(0), err);
-    assert_string_equal(printed, "");
+    assert_non_null(strstr(printed, "  NCCL, allowed        1.00 GiB\n"));
+    double total = NAN;
+    assert_int_equal(sscanf(strstr(printed, "  total "), " total %lf GiB", &total), 1);
+    double sum = row("parameters") + row("gradients") + row("windows") + row("important state") +
+                 row("activations") + row("workspace");
+    assert_true(fabs(1024 * total - 1024 - sum) < 1024 * 0.006);
+    comm_destroy(run.comm);
+    device_plan_destroy(run.device);
+    run.comm = alone;
     run.device = &device;
     config_free(&config);
 }
@@ -220,7 +263,8 @@ int main(void)
         cmocka_unit_test(says_what_to_change),
         cmocka_unit_test(names_the_batch_that_is_largest),
         cmocka_unit_test(windows_go_to_the_host_where_they_must),
-        cmocka_unit_test(the_cpu_device_plans_nothing),
+        cmocka_unit_test(the_cpu_devices_memory_is_the_hosts),
+        cmocka_unit_test(nccl_is_allowed_memory),
     };
     device = *device_cpu(0);
     device.unified = false;

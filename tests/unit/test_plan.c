@@ -255,6 +255,62 @@ static void what_is_faster_is_not_slower(void **state)
     }
 }
 
+/* Of a step of an H100 whose host takes so long for a channel. */
+struct host_figures {
+    double launches, own, step; /* own: the host's time outside waits; seconds */
+};
+
+static struct host_figures measure_host(int ranks, int interval, double channel)
+{
+    struct zf_error err;
+    struct machine gpu;
+    struct train_result result;
+    struct engine_config config = settings(0.1, interval, false);
+    config.bf16 = true;
+    config.auto_ratio = 0.5;
+    assert_works(machine_load(&gpu, ZF_TESTS_DIR "/../configs/machines/h100.json", &err), err);
+    gpu.channel = channel;
+    struct device *planned = device_plan_create(&gpu, ranks, &PLAN_GRADIENTS);
+    run_job(planned, ranks, small_model(GPT_HEAD_LM), &config, 8, &result);
+    json_t *told = plan_report_describe(result.planned, 1000000);
+    const struct host_figures figures = {
+        json_number_value(json_object_get(told, "launches")),
+        json_number_value(json_object_get(told, "own_host_seconds")), result.mean};
+    json_decref(told);
+    train_result_free(&result);
+    device_plan_destroy(planned);
+    return figures;
+}
+
+/* With several ranks the host looks at every channel twice in a step, for its updates and for those
+ * that changed, and launches more; and the device waits for it. */
+static void the_hosts_own_loops_and_launches_take_time(void **state)
+{
+    (void)state;
+    const int all[] = {1, 2, 4};
+    const double channel = 1e-5, launch = 2.5e-6; /* the H100's figure */
+    const struct gpt_config model = small_model(GPT_HEAD_LM);
+    struct param_table table = gpt_param_table(&model);
+    double loop = 0, before = 0; /* loop: over all channels */
+    for (int i = 0; i < table.n_params; i++)
+        loop += table.params[i].kind == PARAM_MATRIX ? channel * table.params[i].rows : 0;
+    params_free(&table);
+    for (int i = 0; i < 3; i++) {
+        const struct host_figures quick = measure_host(all[i], 4, 0),
+                                  slow = measure_host(all[i], 4, channel);
+        const double loops = slow.own - quick.own;
+        print_message("%d rank(s): %.1f launches, %.3f ms\n", all[i], quick.launches,
+                      1e3 * quick.own);
+        assert_true(quick.launches == slow.launches && quick.launches > before);
+        assert_true(quick.own >= 0.999 * launch * quick.launches);
+        assert_true(all[i] == 1 ? loops > 0 && loops < loop : loops > 2 * loop);
+        assert_true(all[i] == 1 || slow.step - quick.step > 0.5 * loops);
+        before = quick.launches;
+    }
+    /* where it chooses the interval itself, at each channel's norm too */
+    assert_true(measure_host(1, 0, channel).own - measure_host(1, 0, 0).own > loop);
+}
+
 /* 70 B parameters on eight ranks: seconds, and no memory of the model's size. */
 static void a_large_model_is_planned_in_seconds(void **state)
 {
@@ -297,6 +353,7 @@ int main(void)
         cmocka_unit_test(traffic_is_a_runs),
         cmocka_unit_test(the_same_plan_is_the_same_text),
         cmocka_unit_test(what_is_faster_is_not_slower),
+        cmocka_unit_test(the_hosts_own_loops_and_launches_take_time),
         cmocka_unit_test(a_large_model_is_planned_in_seconds),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
