@@ -28,7 +28,7 @@ static struct dropout dropout_of(const struct kernel_bench *b)
 /* Pairs of tokens that causal attention multiplies. */
 static double pairs(const struct kernel_shape *s)
 {
-    return (double)s->n_seqs * s->length * (s->length + 1.0) / 2;
+    return s->n_seqs * attention_pairs(s->length, 0);
 }
 
 static void run_embedding_forward(void *bench)
@@ -92,36 +92,44 @@ static struct op_cost of_bias_backward(const struct kernel_shape *s)
     return cost_bias_backward(s->element, s->n, s->inner);
 }
 
-static float attention_scale(const struct kernel_shape *s)
+static struct heads heads_of(const struct kernel_shape *s)
 {
-    return 1 / sqrtf((float)(s->C / s->n_head));
+    return (struct heads){s->n_head, s->n_head, s->C / s->n_head};
+}
+
+static struct attention attention_of(const struct kernel_bench *b)
+{
+    const struct heads heads = heads_of(&b->shape);
+    return (struct attention){
+        .heads = heads, .scale = 1 / sqrtf((float)heads.head_dim), .drop = dropout_of(b)};
 }
 
 static void run_attention_forward(void *bench)
 {
     const struct kernel_bench *b = bench;
-    const struct kernel_shape *s = &b->shape;
-    ops_of(b)->attention_forward(stream_of(b), b->wide[1], b->lse, b->wide[0], &b->rows, s->n_head,
-                                 s->C / s->n_head, attention_scale(s), dropout_of(b));
+    const struct attention attention = attention_of(b);
+    ops_of(b)->attention_forward(stream_of(b), b->wide[1], b->lse, b->wide[0], &b->rows,
+                                 &attention);
 }
 
 static struct op_cost of_attention_forward(const struct kernel_shape *s)
 {
-    return cost_attention_forward(s->element, s->n, pairs(s), s->C, s->n_head);
+    const struct heads heads = heads_of(s);
+    return cost_attention_forward(s->element, s->n, pairs(s), &heads);
 }
 
 static void run_attention_backward(void *bench)
 {
     const struct kernel_bench *b = bench;
-    const struct kernel_shape *s = &b->shape;
+    const struct attention attention = attention_of(b);
     ops_of(b)->attention_backward(stream_of(b), b->wide[2], b->wide[3], b->wide[0], b->wide[1],
-                                  b->lse, &b->rows, s->n_head, s->C / s->n_head, attention_scale(s),
-                                  dropout_of(b));
+                                  b->lse, &b->rows, &attention);
 }
 
 static struct op_cost of_attention_backward(const struct kernel_shape *s)
 {
-    return cost_attention_backward(s->element, s->n, pairs(s), s->C, s->n_head);
+    const struct heads heads = heads_of(s);
+    return cost_attention_backward(s->element, s->n, pairs(s), &heads);
 }
 
 static void run_gather_last(void *bench)

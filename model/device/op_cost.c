@@ -45,22 +45,30 @@ struct op_cost cost_bias_backward(int element, double n, double C)
     return (struct op_cost){.bytes = element * n * C};
 }
 
+double attention_pairs(double length, int window)
+{
+    const double hidden = window > 0 && length > window ? length - window : 0;
+    return (length * (length + 1) - hidden * (hidden + 1)) / 2;
+}
+
 /* Two products, q k^T and P v, of 2 FLOPs for each pair and column. Reads q, k, v, writes out and
  * lse. */
-struct op_cost cost_attention_forward(int element, double n, double pairs, double C, int n_head)
+struct op_cost cost_attention_forward(int element, double n, double pairs, const struct heads *h)
 {
+    const double C = (double)h->n_head * h->head_dim;
     return (struct op_cost){
-        .bytes = 4 * element * n * C + 4.0 * n * n_head,
+        .bytes = element * n * (heads_row(h) + C) + 4.0 * n * h->n_head,
         .flops = 4 * pairs * C,
     };
 }
 
 /* Five products: q k^T again, dP = dout v^T, dv, dk and dq. Reads q, k, v, out, dout and lse,
  * writes dq, dk, dv. */
-struct op_cost cost_attention_backward(int element, double n, double pairs, double C, int n_head)
+struct op_cost cost_attention_backward(int element, double n, double pairs, const struct heads *h)
 {
+    const double C = (double)h->n_head * h->head_dim;
     return (struct op_cost){
-        .bytes = 8 * element * n * C + 4.0 * n * n_head,
+        .bytes = element * n * (2.0 * heads_row(h) + 2 * C) + 4.0 * n * h->n_head,
         .flops = 10 * pairs * C,
     };
 }

@@ -85,17 +85,36 @@ typedef void op_matmul(struct stream *s, void *c, const void *a, const void *b,
 /* db[j] += sum over rows of dy[i][j].  dy: (n, C), db: (C) */
 typedef void op_bias_backward(struct stream *s, float *db, const void *dy, int n, int C);
 
-/* Causal self-attention within each sequence, over heads. qkv: (n, 3C) holding q, k, v, each
- * (n_head, head_dim);  out: (n, C);  lse: (n, n_head), log-sum-exp of each row's scaled scores,
- * for backward. Probabilities = softmax(scale * q k^T), then dropout: site's counter is
- * (key position / 4, query position, sequence, site + (head << 16)). */
+/* What a row of q, k and v holds, each head head_dim wide: n_head heads of q, n_kv_head of k, as
+ * many of v. Head h of q goes with head h / (n_head / n_kv_head) of k and v (Ainslie et al.,
+ * "GQA", EMNLP 2023). */
+struct heads {
+    int n_head, n_kv_head; /* the first is a multiple of the second */
+    int head_dim;
+};
+
+static inline int heads_row(const struct heads *h)
+{
+    return (h->n_head + 2 * h->n_kv_head) * h->head_dim;
+}
+
+struct attention {
+    struct heads heads;
+    int window; /* a token sees so many, the last of which is itself; 0: all before it too */
+    float scale;
+    struct dropout drop;
+};
+
+/* Causal self-attention within each sequence, over heads.  qkv: (n, heads_row);  out: (n, n_head *
+ * head_dim);  lse: (n, n_head), log-sum-exp of each row's scaled scores, for backward.
+ * Probabilities = softmax(scale * q k^T), then dropout: site's counter is
+ * (key position / 4, query position, sequence, site + (head << 16)), head being q's. */
 typedef void op_attention_forward(struct stream *s, void *out, float *lse, const void *qkv,
-                                  const struct token_rows *rows, int n_head, int head_dim,
-                                  float scale, struct dropout drop);
-/* dqkv: (n, 3C) */
+                                  const struct token_rows *rows, const struct attention *attention);
+/* dqkv: as qkv; a head's dk and dv are sums over its heads of q, in their order */
 typedef void op_attention_backward(struct stream *s, void *dqkv, const void *dout, const void *qkv,
                                    const void *out, const float *lse, const struct token_rows *rows,
-                                   int n_head, int head_dim, float scale, struct dropout drop);
+                                   const struct attention *attention);
 
 /* y[i] = x[seq_start[i + 1] - 1]: each sequence's last token.  y: (n_seqs, C) */
 typedef void op_gather_last(struct stream *s, void *y, const void *x, const struct token_rows *rows,

@@ -25,13 +25,11 @@ static int longest(const struct token_rows *rows)
     return most;
 }
 
-static double pairs(const struct token_rows *rows)
+static double pairs(const struct token_rows *rows, int window)
 {
     double sum = 0;
-    for (int i = 0; i < rows->n_seqs; i++) {
-        double n = rows->seq_start[i + 1] - rows->seq_start[i];
-        sum += n * (n + 1) / 2;
-    }
+    for (int i = 0; i < rows->n_seqs; i++)
+        sum += attention_pairs(rows->seq_start[i + 1] - rows->seq_start[i], window);
     return sum;
 }
 
@@ -99,25 +97,24 @@ static void bias_backward(struct stream *s, float *db, const void *dy, int n, in
 }
 
 static void attention_forward(struct stream *s, void *out, float *lse, const void *qkv,
-                              const struct token_rows *rows, int n_head, int head_dim, float scale,
-                              struct dropout drop)
+                              const struct token_rows *rows, const struct attention *a)
 {
-    (void)out, (void)lse, (void)qkv, (void)scale;
-    plan_operate(s, "attention", ATTENTION,
-                 cost_attention_forward(element(s), rows->n_tokens, pairs(rows),
-                                        (double)n_head * head_dim, n_head),
-                 drop.p > 0);
+    (void)out, (void)lse, (void)qkv;
+    plan_operate(
+        s, "attention", ATTENTION,
+        cost_attention_forward(element(s), rows->n_tokens, pairs(rows, a->window), &a->heads),
+        a->drop.p > 0);
 }
 
 static void attention_backward(struct stream *s, void *dqkv, const void *dout, const void *qkv,
                                const void *out, const float *lse, const struct token_rows *rows,
-                               int n_head, int head_dim, float scale, struct dropout drop)
+                               const struct attention *a)
 {
-    (void)dqkv, (void)dout, (void)qkv, (void)out, (void)lse, (void)scale;
-    plan_operate(s, "attention backward", ATTENTION,
-                 cost_attention_backward(element(s), rows->n_tokens, pairs(rows),
-                                         (double)n_head * head_dim, n_head),
-                 drop.p > 0);
+    (void)dqkv, (void)dout, (void)qkv, (void)out, (void)lse;
+    plan_operate(
+        s, "attention backward", ATTENTION,
+        cost_attention_backward(element(s), rows->n_tokens, pairs(rows, a->window), &a->heads),
+        a->drop.p > 0);
 }
 
 static void gather_last(struct stream *s, void *y, const void *x, const struct token_rows *rows,

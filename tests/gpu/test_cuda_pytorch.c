@@ -192,10 +192,10 @@ static void attention(void **state)
                                     cuda_upload(cuda, token_seq, sizeof *token_seq * (size_t)n)};
     void *qkv = given("qkv"), *out = room(count("out")), *dqkv = room(count("qkv"));
     float *lse = zeros((size_t)n * N_HEADS);
-    const float scale = 1 / sqrtf(HEAD_DIM);
-    OPS->attention_forward(COMPUTE, out, lse, qkv, &rows, N_HEADS, HEAD_DIM, scale, no_drop);
-    OPS->attention_backward(COMPUTE, dqkv, given("dout"), qkv, out, lse, &rows, N_HEADS, HEAD_DIM,
-                            scale, no_drop);
+    const struct attention attention = {.heads = {N_HEADS, N_HEADS, HEAD_DIM},
+                                        .scale = 1 / sqrtf(HEAD_DIM)};
+    OPS->attention_forward(COMPUTE, out, lse, qkv, &rows, &attention);
+    OPS->attention_backward(COMPUTE, dqkv, given("dout"), qkv, out, lse, &rows, &attention);
     expect("out", out, DTYPE_BF16);
     expect("dqkv", dqkv, DTYPE_BF16);
     free(start);

@@ -264,9 +264,7 @@ static void linear(void **state)
 
 struct attention_case {
     struct stream_of_tokens stream;
-    struct dropout drop;
-    int n_head, head_dim;
-    float scale;
+    struct attention attention;
     float *qkv, *out, *lse, *weight;
 };
 
@@ -274,27 +272,28 @@ static double attention_value(void *context)
 {
     struct attention_case *c = context;
     device->ops->attention_forward(device->compute, c->out, c->lse, c->qkv, &c->stream.rows,
-                                   c->n_head, c->head_dim, c->scale, c->drop);
-    return dot(c->out, c->weight, (size_t)N_TOKENS * c->n_head * c->head_dim);
+                                   &c->attention);
+    const struct heads *h = &c->attention.heads;
+    return dot(c->out, c->weight, (size_t)N_TOKENS * h->n_head * h->head_dim);
 }
 
-static void attention_with(int n_head, int head_dim, float p)
+static void attention_with(struct heads heads, int window, float p)
 {
     struct attention_case c = {
-        .n_head = n_head, .head_dim = head_dim, .scale = 0.7f, .drop = dropout_of(p)};
+        .attention = {.heads = heads, .window = window, .scale = 0.7f, .drop = dropout_of(p)}};
     make_tokens(&c.stream);
-    const size_t n = (size_t)N_TOKENS * n_head * head_dim;
-    c.qkv = random_array(3 * n, 1);
+    const size_t n = (size_t)N_TOKENS * heads.n_head * heads.head_dim;
+    const size_t row = (size_t)heads_row(&heads);
+    c.qkv = random_array(N_TOKENS * row, 1);
     c.out = zero_array(n);
-    c.lse = zero_array((size_t)N_TOKENS * n_head);
+    c.lse = zero_array((size_t)N_TOKENS * heads.n_head);
     c.weight = random_array(n, 2);
-    float *dqkv = random_array(3 * n, 3);
+    float *dqkv = random_array(N_TOKENS * row, 3);
     attention_value(&c);
     device->ops->attention_backward(device->compute, dqkv, c.weight, c.qkv, c.out, c.lse,
-                                    &c.stream.rows, n_head, head_dim, c.scale, c.drop);
-    for (int t = 0; t < N_TOKENS; t += 3)
-        check_gradient("qkv", attention_value, &c, c.qkv + t * 3 * n_head * head_dim,
-                       dqkv + t * 3 * n_head * head_dim, (size_t)3 * n_head * head_dim);
+                                    &c.stream.rows, &c.attention);
+    for (size_t t = 0; t < N_TOKENS; t += 3)
+        check_gradient("qkv", attention_value, &c, c.qkv + t * row, dqkv + t * row, row);
     float *arrays[] = {c.qkv, c.out, c.lse, c.weight, dqkv};
     for (size_t i = 0; i < sizeof arrays / sizeof *arrays; i++)
         free(arrays[i]);
@@ -303,9 +302,12 @@ static void attention_with(int n_head, int head_dim, float p)
 static void attention(void **state)
 {
     (void)state;
-    attention_with(2, 8, 0);
-    attention_with(2, 8, 0.3f);
-    attention_with(1, 40, 0.1f);
+    attention_with((struct heads){2, 2, 8}, 0, 0);
+    attention_with((struct heads){2, 2, 8}, 0, 0.3f);
+    attention_with((struct heads){1, 1, 40}, 0, 0.1f);
+    attention_with((struct heads){6, 2, 8}, 0, 0.3f);
+    attention_with((struct heads){2, 1, 8}, 7, 0);
+    attention_with((struct heads){2, 2, 8}, 34, 0.3f);
 }
 
 struct last_case {

@@ -262,47 +262,52 @@ static void layernorm(void **state)
 }
 
 /* out and lse of one head of one query */
-static void expected_attention(double *out, double *lse, const float *qkv, int start, int t, int C,
-                               int head, int head_dim, double scale, const struct dropout *d)
+static void expected_attention(double *out, double *lse, const float *qkv, int start, int t,
+                               int head, const struct attention *a)
 {
+    const struct heads *h = &a->heads;
+    const int hd = h->head_dim, row = heads_row(h), kv_head = head * h->n_kv_head / h->n_head;
+    const int first = a->window && t - start >= a->window ? t + 1 - a->window : start;
     double weight[POSITIONS], sum = 0, max = -INFINITY;
-    const float *q = qkv + (size_t)t * 3 * C + head * head_dim;
-    for (int i = start; i <= t; i++) {
-        const float *k = qkv + (size_t)i * 3 * C + C + head * head_dim;
+    const float *q = qkv + (size_t)t * row + head * hd;
+    for (int i = first; i <= t; i++) {
+        const float *k = qkv + (size_t)i * row + (h->n_head + kv_head) * hd;
         double score = 0;
-        for (int j = 0; j < head_dim; j++)
-            score += scale * q[j] * k[j];
-        weight[i - start] = score;
+        for (int j = 0; j < hd; j++)
+            score += (double)a->scale * q[j] * k[j];
+        weight[i - first] = score;
         max = fmax(max, score);
     }
-    for (int i = 0; i <= t - start; i++)
+    for (int i = 0; i <= t - first; i++)
         sum += exp(weight[i] - max);
     *lse = max + log(sum);
-    memset(out, 0, sizeof(double) * (size_t)head_dim);
-    for (int i = start; i <= t; i++) {
-        double p = exp(weight[i - start] - *lse);
-        if (d->p > 0)
-            p *= dropout_factor(d, d->site + ((uint32_t)head << 16), token_seq[t],
+    memset(out, 0, sizeof(double) * (size_t)hd);
+    for (int i = first; i <= t; i++) {
+        const float *v = qkv + (size_t)i * row + (h->n_head + h->n_kv_head + kv_head) * hd;
+        double p = exp(weight[i - first] - *lse);
+        if (a->drop.p > 0)
+            p *= dropout_factor(&a->drop, a->drop.site + ((uint32_t)head << 16), token_seq[t],
                                 (uint32_t)position[t], (uint32_t)(i - start));
-        for (int j = 0; j < head_dim; j++)
-            out[j] += p * qkv[(size_t)i * 3 * C + 2 * C + head * head_dim + j];
+        for (int j = 0; j < hd; j++)
+            out[j] += p * v[j];
     }
 }
 
-static void attention_with(int n_head, int head_dim, float scale, struct dropout d)
+static void attention_with(struct heads heads, int window, float scale, struct dropout d)
 {
-    const int C = n_head * head_dim;
+    const struct attention a = {heads, window, scale, d};
+    const int n_head = heads.n_head, head_dim = heads.head_dim, C = n_head * head_dim;
     const size_t n = (size_t)N_TOKENS * C, n_lse = (size_t)N_TOKENS * n_head;
-    float *qkv = random_array(3 * n, 1), *out = random_array(n, 2), *lse = random_array(n_lse, 3);
+    float *qkv = random_array((size_t)N_TOKENS * heads_row(&heads), 1);
+    float *out = random_array(n, 2), *lse = random_array(n_lse, 3);
     double *expected = zf_malloc(sizeof(double) * n);
     double *expected_lse = zf_malloc(sizeof(double) * n_lse);
     for (int s = 0; s < N_SEQS; s++)
         for (int t = seq_start[s]; t < seq_start[s + 1]; t++)
             for (int h = 0; h < n_head; h++)
                 expected_attention(expected + (size_t)t * C + h * head_dim,
-                                   expected_lse + t * n_head + h, qkv, seq_start[s], t, C, h,
-                                   head_dim, scale, &d);
-    OPS->attention_forward(COMPUTE, out, lse, qkv, &rows, n_head, head_dim, scale, d);
+                                   expected_lse + t * n_head + h, qkv, seq_start[s], t, h, &a);
+    OPS->attention_forward(COMPUTE, out, lse, qkv, &rows, &a);
     assert_near("out", out, expected, n, 1e-5);
     assert_near("lse", lse, expected_lse, n_lse, 1e-5);
     free(qkv);
@@ -315,10 +320,22 @@ static void attention_with(int n_head, int head_dim, float scale, struct dropout
 static void attention(void **state)
 {
     (void)state;
-    attention_with(3, 32, 0.2f, no_drop);
-    attention_with(3, 32, 0.2f, drop);
-    attention_with(2, 20, 5, drop);
-    attention_with(1, 64, 0.125f, no_drop);
+    attention_with((struct heads){3, 3, 32}, 0, 0.2f, no_drop);
+    attention_with((struct heads){3, 3, 32}, 0, 0.2f, drop);
+    attention_with((struct heads){2, 2, 20}, 0, 5, drop);
+    attention_with((struct heads){1, 1, 64}, 0, 0.125f, no_drop);
+}
+
+static void attention_of_groups_and_windows(void **state)
+{
+    (void)state;
+    attention_with((struct heads){6, 2, 20}, 0, 0.2f, drop);
+    attention_with((struct heads){4, 1, 32}, 0, 0.2f, no_drop);
+    static const int windows[] = {1, 2, 19, 31, 32, 33, 64, 69, 70, 1000};
+    for (size_t i = 0; i < sizeof windows / sizeof *windows; i++) {
+        attention_with((struct heads){2, 2, 8}, windows[i], 0.7f, no_drop);
+        attention_with((struct heads){4, 2, 8}, windows[i], 0.7f, drop);
+    }
 }
 
 static void last_tokens(void **state)
@@ -466,8 +483,9 @@ static void nothing_of_nothing(void **state)
     OPS->matmul(COMPUTE, x, x, x, &no_rows_of_c);
     OPS->matmul(COMPUTE, x, x, x, &no_columns);
     OPS->bias_backward(COMPUTE, x, x, 0, 4);
-    OPS->attention_forward(COMPUTE, x, x, x, &no_rows, 2, 2, 1, drop);
-    OPS->attention_backward(COMPUTE, x, x, x, x, x, &no_rows, 2, 2, 1, drop);
+    const struct attention two_heads = {.heads = {2, 2, 2}, .scale = 1, .drop = drop};
+    OPS->attention_forward(COMPUTE, x, x, x, &no_rows, &two_heads);
+    OPS->attention_backward(COMPUTE, x, x, x, x, x, &no_rows, &two_heads);
     OPS->gather_last(COMPUTE, x, x, &no_rows, 4);
     OPS->scatter_last(COMPUTE, x, x, &no_rows, 4);
     OPS->cross_entropy(COMPUTE, x, x, x, order, 0, 4, 4, 1);
@@ -496,9 +514,10 @@ static void run_all(int n_threads, float *results[RESULTS])
                                        gamma, 1e-5f, WIDE, drop);
     d->ops->residual_layernorm_backward(d->compute, r[5], r[6], r[7], r[7] + WIDE, qkv, r[3], mean,
                                         rstd, &rows, gamma, WIDE, drop);
-    d->ops->attention_forward(d->compute, r[8], lse, qkv, &rows, HEADS, WIDE / HEADS, 0.1f, drop);
-    d->ops->attention_backward(d->compute, r[9], weights, qkv, r[8], lse, &rows, HEADS,
-                               WIDE / HEADS, 0.1f, drop);
+    const struct attention attention = {
+        .heads = {HEADS, HEADS / 2, WIDE / HEADS}, .scale = 0.1f, .drop = drop};
+    d->ops->attention_forward(d->compute, r[8], lse, qkv, &rows, &attention);
+    d->ops->attention_backward(d->compute, r[9], weights, qkv, r[8], lse, &rows, &attention);
     d->ops->bias_backward(d->compute, r[11], qkv, N_TOKENS, 3 * WIDE);
     d->ops->cross_entropy(d->compute, lse, r[11] + n, r[11] + n, order, N_TOKENS, WIDE, WIDE, 1);
     free(gamma);
@@ -554,6 +573,7 @@ int main(void)
         cmocka_unit_test(embedding_is_dropped_sum),
         cmocka_unit_test(layernorm),
         cmocka_unit_test(attention),
+        cmocka_unit_test(attention_of_groups_and_windows),
         cmocka_unit_test(last_tokens),
         cmocka_unit_test(cross_entropy),
         cmocka_unit_test(squared_error),
