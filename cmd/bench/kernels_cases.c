@@ -81,6 +81,32 @@ static struct op_cost of_layernorm_backward(const struct kernel_shape *s)
     return cost_layernorm_backward(s->element, s->n, s->C, true);
 }
 
+static void run_rmsnorm_forward(void *bench)
+{
+    const struct kernel_bench *b = bench;
+    ops_of(b)->residual_rmsnorm_forward(stream_of(b), b->wide[2], b->wide[3], b->rstd, b->wide[0],
+                                        b->wide[1], &b->rows, b->weight, 1e-5f, b->shape.C,
+                                        dropout_of(b));
+}
+
+static struct op_cost of_rmsnorm_forward(const struct kernel_shape *s)
+{
+    return cost_rmsnorm_forward(s->element, s->n, s->C, true);
+}
+
+static void run_rmsnorm_backward(void *bench)
+{
+    const struct kernel_bench *b = bench;
+    ops_of(b)->residual_rmsnorm_backward(stream_of(b), b->wide[2], b->wide[3], b->d_weight,
+                                         b->wide[0], b->wide[1], b->rstd, &b->rows, b->weight,
+                                         b->shape.C, dropout_of(b), false);
+}
+
+static struct op_cost of_rmsnorm_backward(const struct kernel_shape *s)
+{
+    return cost_rmsnorm_backward(s->element, s->n, s->C, true);
+}
+
 static void run_bias_backward(void *bench)
 {
     const struct kernel_bench *b = bench;
@@ -344,6 +370,8 @@ const struct kernel_case kernel_cases[] = {
     {"embedding backward", run_embedding_backward, of_embedding_backward, true},
     {"layer norm, residual", run_layernorm_forward, of_layernorm_forward, true},
     {"layer norm backward", run_layernorm_backward, of_layernorm_backward, true},
+    {"RMSNorm, residual", run_rmsnorm_forward, of_rmsnorm_forward, true},
+    {"RMSNorm backward", run_rmsnorm_backward, of_rmsnorm_backward, true},
     {"attention", run_attention_forward, of_attention_forward, true},
     {"attention backward", run_attention_backward, of_attention_backward, true},
     {"bias backward", run_bias_backward, of_bias_backward, false},

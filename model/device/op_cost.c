@@ -26,6 +26,17 @@ struct op_cost cost_layernorm_backward(int element, double n, double C, bool bra
     return (struct op_cost){.bytes = (branch ? 5 : 4) * element * n * C + 8 * n};
 }
 
+/* The same without mean. */
+struct op_cost cost_rmsnorm_forward(int element, double n, double C, bool branch)
+{
+    return (struct op_cost){.bytes = (branch ? 4 : 3) * element * n * C + 4 * n};
+}
+
+struct op_cost cost_rmsnorm_backward(int element, double n, double C, bool branch)
+{
+    return (struct op_cost){.bytes = (branch ? 5 : 4) * element * n * C + 4 * n};
+}
+
 /* a: (m, k) and b: (k, n) read, c: (m, n) written, also read where it is added to; with it the
  * values before the activation, written forward and read backward. */
 struct op_cost cost_matmul(int element, const struct matmul *p)

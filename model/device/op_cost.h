@@ -21,6 +21,8 @@ struct op_cost cost_embedding_backward(int element, double n, double distinct, d
                                        double C);
 struct op_cost cost_layernorm_forward(int element, double n, double C, bool branch);
 struct op_cost cost_layernorm_backward(int element, double n, double C, bool branch);
+struct op_cost cost_rmsnorm_forward(int element, double n, double C, bool branch);
+struct op_cost cost_rmsnorm_backward(int element, double n, double C, bool branch);
 struct op_cost cost_matmul(int element, const struct matmul *p);
 struct op_cost cost_bias_backward(int element, double n, double C);
 /* Pairs of tokens that causal attention multiplies, in a sequence of `length`. window: as in struct

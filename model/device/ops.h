@@ -80,6 +80,20 @@ typedef void op_residual_layernorm_backward(struct stream *s, void *dx, void *db
                                             const struct token_rows *rows, const void *gamma, int C,
                                             struct dropout drop);
 
+/* x_out = x_in + dropout(branch);  y = weight * (x_out * rstd) per row, where
+ * rstd = 1 / sqrt(mean(x_out^2) + eps) (Zhang and Sennrich, "Root mean square layer normalization",
+ * NeurIPS 2019). x_out * rstd is rounded to the device's dtype, as in Transformers. All else as for
+ * the layer norm. */
+typedef void op_residual_rmsnorm_forward(struct stream *s, void *x_out, void *y, float *rstd,
+                                         const void *x_in, const void *branch,
+                                         const struct token_rows *rows, const void *weight,
+                                         float eps, int C, struct dropout drop);
+/* dx, dbranch: as for the layer norm. dweight: (C), written, or added to if `accumulate`. */
+typedef void op_residual_rmsnorm_backward(struct stream *s, void *dx, void *dbranch, float *dweight,
+                                          const void *dy, const void *x_out, const float *rstd,
+                                          const struct token_rows *rows, const void *weight, int C,
+                                          struct dropout drop, bool accumulate);
+
 typedef void op_matmul(struct stream *s, void *c, const void *a, const void *b,
                        const struct matmul *product);
 /* db[j] += sum over rows of dy[i][j].  dy: (n, C), db: (C) */
@@ -147,6 +161,8 @@ typedef void op_to_f32(struct stream *s, float *dst, const void *src, size_t n);
     X(embedding_backward)                                                                          \
     X(residual_layernorm_forward)                                                                  \
     X(residual_layernorm_backward)                                                                 \
+    X(residual_rmsnorm_forward)                                                                    \
+    X(residual_rmsnorm_backward)                                                                   \
     X(matmul)                                                                                      \
     X(bias_backward)                                                                               \
     X(attention_forward)                                                                           \

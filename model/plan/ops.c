@@ -83,6 +83,26 @@ static void residual_layernorm_backward(struct stream *s, void *dx, void *dbranc
                  cost_layernorm_backward(element(s), rows->n_tokens, C, dbranch), drop.p > 0);
 }
 
+static void residual_rmsnorm_forward(struct stream *s, void *x_out, void *y, float *rstd,
+                                     const void *x_in, const void *branch,
+                                     const struct token_rows *rows, const void *weight, float eps,
+                                     int C, struct dropout drop)
+{
+    (void)x_out, (void)y, (void)rstd, (void)x_in, (void)weight, (void)eps;
+    plan_operate(s, "RMSNorm, residual", OTHER,
+                 cost_rmsnorm_forward(element(s), rows->n_tokens, C, branch), drop.p > 0);
+}
+
+static void residual_rmsnorm_backward(struct stream *s, void *dx, void *dbranch, float *dweight,
+                                      const void *dy, const void *x_out, const float *rstd,
+                                      const struct token_rows *rows, const void *weight, int C,
+                                      struct dropout drop, bool accumulate)
+{
+    (void)dx, (void)dweight, (void)dy, (void)x_out, (void)rstd, (void)weight, (void)accumulate;
+    plan_operate(s, "RMSNorm backward", OTHER,
+                 cost_rmsnorm_backward(element(s), rows->n_tokens, C, dbranch), drop.p > 0);
+}
+
 static void matmul(struct stream *s, void *c, const void *a, const void *b,
                    const struct matmul *product)
 {

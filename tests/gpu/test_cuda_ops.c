@@ -9,6 +9,7 @@
 #include "data/batch.h"
 
 #define BF16_BOUND 4e-3 /* relative: one rounding of what is computed in fp32 */
+#define TWICE      6e-3 /* two roundings, one after the other */
 #define F32_BOUND  2e-5 /* sums in another order */
 #define LOOSE      1e-2 /* what follows from an intermediate value rounded to bf16 */
 
@@ -337,6 +338,40 @@ static void run_layernorm_backward(const void *example)
     keep_f32("dbeta", dbeta, C, F32_BOUND);
 }
 
+static void run_rmsnorm_forward(const void *example)
+{
+    const struct example *e = example;
+    const struct rows rows = given_rows(e);
+    const size_t C = (size_t)e->C, n = (size_t)rows.n * C;
+    void *x_in = given(n, 1), *branch = e->no_branch ? NULL : given(n, 2), *weight = given(C, 5);
+    void *x_out = e->in_place ? x_in : room(n), *y = room(n);
+    float *rstd = room_f32((size_t)rows.n);
+    on->ops->residual_rmsnorm_forward(on->compute, x_out, y, rstd, x_in, branch, &rows.given,
+                                      weight, 1e-5f, e->C, dropout_of(e));
+    keep("x_out", x_out, n, BF16_BOUND);
+    keep("y", y, n, branch ? LOOSE : TWICE);
+    keep_f32("rstd", rstd, (size_t)rows.n, branch ? LOOSE : F32_BOUND);
+}
+
+static void run_rmsnorm_backward(const void *example)
+{
+    const struct example *e = example;
+    const struct rows rows = given_rows(e);
+    const size_t C = (size_t)e->C, n = (size_t)rows.n * C;
+    void *dy = given(n, 2), *x_out = given(n, 3), *weight = given(C, 4);
+    float *rstd = given_f32((size_t)rows.n, 8);
+    for (int accumulate = 0; accumulate < 2; accumulate++) {
+        void *dx = given(n, 1), *dbranch = e->no_branch ? NULL : room(n);
+        float *dweight = accumulate ? given_f32(C, 5) : room_f32(C);
+        on->ops->residual_rmsnorm_backward(on->compute, dx, dbranch, dweight, dy, x_out, rstd,
+                                           &rows.given, weight, e->C, dropout_of(e), accumulate);
+        keep("dx", dx, n, BF16_BOUND);
+        if (dbranch)
+            keep_mask("dbranch", dbranch, n, BF16_BOUND, true);
+        keep_f32(accumulate ? "dweight, added" : "dweight", dweight, C, F32_BOUND);
+    }
+}
+
 static void run_bias_backward(const void *example)
 {
     const struct example *e = example;
@@ -481,6 +516,7 @@ int main(void)
     const struct CMUnitTest tests[] = {
         ON_EXAMPLES(embedding_forward), ON_EXAMPLES(embedding_backward),
         ON_EXAMPLES(layernorm_forward), ON_EXAMPLES(layernorm_backward),
+        ON_EXAMPLES(rmsnorm_forward),   ON_EXAMPLES(rmsnorm_backward),
         ON_EXAMPLES(bias_backward),     ON_EXAMPLES(last_tokens),
         cmocka_unit_test(losses),       cmocka_unit_test(sums),
         cmocka_unit_test(rounding),

@@ -127,6 +127,24 @@ static void layernorm(void **state)
     safetensors_close(file);
 }
 
+static void rmsnorm(void **state)
+{
+    (void)state;
+    open_case("rmsnorm");
+    const int n = rows_of("x"), C = cols_of("x");
+    const struct token_rows rows = {.n_tokens = n};
+    void *x = given("x"), *y = room(count("y")), *weight = given("weight"), *dx = room(count("x"));
+    float *rstd = zeros((size_t)n), *dweight = zeros((size_t)C);
+    OPS->residual_rmsnorm_forward(COMPUTE, x, y, rstd, x, NULL, &rows, weight, EPS, C, no_drop);
+    cuda->zero(COMPUTE, dx, sizeof(uint16_t) * count("x"));
+    OPS->residual_rmsnorm_backward(COMPUTE, dx, NULL, dweight, given("dy"), x, rstd, &rows, weight,
+                                   C, no_drop, false);
+    expect("y", y, DTYPE_BF16);
+    expect("dx", dx, DTYPE_BF16);
+    expect("dweight", dweight, DTYPE_F32);
+    safetensors_close(file);
+}
+
 static void mlp(void **state)
 {
     (void)state;
@@ -225,10 +243,8 @@ static void cross_entropy(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(layernorm),
-        cmocka_unit_test(mlp),
-        cmocka_unit_test(attention),
-        cmocka_unit_test(cross_entropy),
+        cmocka_unit_test(layernorm), cmocka_unit_test(rmsnorm),       cmocka_unit_test(mlp),
+        cmocka_unit_test(attention), cmocka_unit_test(cross_entropy),
     };
     cuda = cuda_device();
     return cmocka_run_group_tests(tests, NULL, NULL);

@@ -206,6 +206,78 @@ static void residual_layernorm(void **state)
     layernorm_with(300, 0.1f, true);
 }
 
+struct rmsnorm_case {
+    struct stream_of_tokens stream;
+    struct dropout drop;
+    int C;
+    float *x_in, *branch, *weight; /* branch NULL: none */
+    float *x_out, *y, *rstd;
+    float *weight_x, *weight_y;
+};
+
+static double rmsnorm_value(void *context)
+{
+    struct rmsnorm_case *c = context;
+    const size_t n = (size_t)N_TOKENS * c->C;
+    device->ops->residual_rmsnorm_forward(device->compute, c->x_out, c->y, c->rstd, c->x_in,
+                                          c->branch, &c->stream.rows, c->weight, 1e-5f, c->C,
+                                          c->drop);
+    return dot(c->x_out, c->weight_x, n) + dot(c->y, c->weight_y, n);
+}
+
+/* Asserts that a gradient that was added to is `from` plus one that was written. */
+static void check_added(const char *what, const float *added, const float *from,
+                        const float *written, size_t n)
+{
+    for (size_t i = 0; i < n; i++)
+        if (fabs(added[i] - (double)from[i] - written[i]) > 1e-5 * (1 + fabs(written[i])))
+            fail_msg("%s: %g was added to %g, not %g", what, (double)added[i] - from[i], from[i],
+                     written[i]);
+}
+
+static void rmsnorm_with(int C, float p, bool with_branch)
+{
+    struct rmsnorm_case c = {.C = C, .drop = dropout_of(p)};
+    make_tokens(&c.stream);
+    const size_t n = (size_t)N_TOKENS * C;
+    c.x_in = random_array(n, 1);
+    c.branch = with_branch ? random_array(n, 2) : NULL;
+    c.weight = random_array((size_t)C, 3);
+    c.x_out = zero_array(n);
+    c.y = zero_array(n);
+    c.rstd = zero_array(N_TOKENS);
+    c.weight_x = random_array(n, 5);
+    c.weight_y = random_array(n, 6);
+    rmsnorm_value(&c);
+    float *dx = zero_array(n), *dbranch = with_branch ? zero_array(n) : NULL;
+    float *from = random_array((size_t)C, 7), *dweight = random_array((size_t)C, 7);
+    float *added = random_array((size_t)C, 7);
+    for (int accumulate = 1; accumulate >= 0; accumulate--) {
+        memcpy(dx, c.weight_x, sizeof(float) * n);
+        device->ops->residual_rmsnorm_backward(
+            device->compute, dx, dbranch, accumulate ? added : dweight, c.weight_y, c.x_out, c.rstd,
+            &c.stream.rows, c.weight, C, c.drop, accumulate);
+    }
+    check_gradient("x_in", rmsnorm_value, &c, c.x_in, dx, n);
+    if (with_branch)
+        check_gradient("branch", rmsnorm_value, &c, c.branch, dbranch, n);
+    check_gradient("weight", rmsnorm_value, &c, c.weight, dweight, (size_t)C);
+    check_added("weight", added, from, dweight, (size_t)C);
+    float *arrays[] = {c.x_in,     c.branch,   c.weight, c.x_out, c.y,   c.rstd, dx,
+                       c.weight_x, c.weight_y, dbranch,  dweight, added, from};
+    for (size_t i = 0; i < sizeof arrays / sizeof *arrays; i++)
+        free(arrays[i]);
+}
+
+static void residual_rmsnorm(void **state)
+{
+    (void)state;
+    rmsnorm_with(24, 0, true);
+    rmsnorm_with(24, 0.3f, true);
+    rmsnorm_with(24, 0, false);
+    rmsnorm_with(300, 0.1f, true);
+}
+
 enum { M = 9, N = 21, K = 13 };
 
 struct linear_case {
@@ -392,9 +464,10 @@ static int set_up(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(embedding), cmocka_unit_test(residual_layernorm),
-        cmocka_unit_test(linear),    cmocka_unit_test(attention),
-        cmocka_unit_test(last),      cmocka_unit_test(losses),
+        cmocka_unit_test(embedding),        cmocka_unit_test(residual_layernorm),
+        cmocka_unit_test(residual_rmsnorm), cmocka_unit_test(linear),
+        cmocka_unit_test(attention),        cmocka_unit_test(last),
+        cmocka_unit_test(losses),
     };
     return cmocka_run_group_tests_name("ops_gradients", tests, set_up, NULL);
 }

@@ -44,6 +44,8 @@ static void costs_are_those_of_every_array_once(void **state)
         {"embedding backward", 2 * 40 * 6 + 8 * 40 * 6, 0, 0},
         {"layer norm, residual", 4 * 480 + 40 * 8, 0, 0},
         {"layer norm backward", 5 * 480 + 40 * 8, 0, 0},
+        {"RMSNorm, residual", 4 * 480 + 40 * 4, 0, 0},
+        {"RMSNorm backward", 5 * 480 + 40 * 4, 0, 0},
         /* each sequence has 55 pairs; two products of 2 FLOPs for each and the width of 6 */
         {"attention", 4 * 480 + 40 * 2 * 4, 0, 4 * 55 * 6 * 4},
         {"attention backward", 8 * 480 + 40 * 2 * 4, 0, 4 * 55 * 6 * 10},

@@ -261,6 +261,48 @@ static void layernorm(void **state)
     layernorm_with(24, false, true, drop);
 }
 
+static void rmsnorm_with(int C, bool with_branch, bool in_place, struct dropout d)
+{
+    const size_t n = (size_t)N_TOKENS * C;
+    float *x_in = random_array(n, 1), *branch = with_branch ? random_array(n, 2) : NULL;
+    float *weight = random_array((size_t)C, 3);
+    float *x_out = in_place ? x_in : random_array(n, 5), *y = random_array(n, 6), rstd[N_TOKENS];
+    double *expected_x = zf_malloc(sizeof(double) * n), *expected_y = zf_malloc(sizeof(double) * n);
+    double expected_rstd[N_TOKENS];
+    expected_layernorm(expected_x, expected_y, x_in, branch, weight, weight, &d, C);
+    for (int t = 0; t < N_TOKENS; t++) {
+        double squares = 0;
+        for (int j = 0; j < C; j++)
+            squares += expected_x[t * C + j] * expected_x[t * C + j];
+        expected_rstd[t] = 1 / sqrt(squares / C + 1e-5);
+        for (int j = 0; j < C; j++)
+            expected_y[t * C + j] = weight[j] * expected_x[t * C + j] * expected_rstd[t];
+    }
+    OPS->residual_rmsnorm_forward(COMPUTE, x_out, y, rstd, x_in, branch, &rows, weight, 1e-5f, C,
+                                  d);
+    assert_near("x_out", x_out, expected_x, n, 1e-6);
+    assert_near("y", y, expected_y, n, 1e-5);
+    assert_near("rstd", rstd, expected_rstd, N_TOKENS, 1e-5);
+    free(x_in);
+    free(branch);
+    free(weight);
+    if (!in_place)
+        free(x_out);
+    free(y);
+    free(expected_x);
+    free(expected_y);
+}
+
+static void rmsnorm(void **state)
+{
+    (void)state;
+    rmsnorm_with(300, true, false, drop);
+    rmsnorm_with(300, true, true, drop);
+    rmsnorm_with(24, true, true, no_drop);
+    rmsnorm_with(24, false, false, no_drop);
+    rmsnorm_with(24, false, true, drop);
+}
+
 /* out and lse of one head of one query */
 static void expected_attention(double *out, double *lse, const float *qkv, int start, int t,
                                int head, const struct attention *a)
@@ -480,6 +522,8 @@ static void nothing_of_nothing(void **state)
     OPS->embedding_backward(COMPUTE, x, x, x, &no_rows, order, 4, drop);
     OPS->residual_layernorm_forward(COMPUTE, x, x, x, x, x, x, &no_rows, x, x, 1e-5f, 4, drop);
     OPS->residual_layernorm_backward(COMPUTE, x, x, x, x, x, x, x, x, &no_rows, x, 4, drop);
+    OPS->residual_rmsnorm_forward(COMPUTE, x, x, x, x, x, &no_rows, x, 1e-5f, 4, drop);
+    OPS->residual_rmsnorm_backward(COMPUTE, x, x, x, x, x, x, &no_rows, x, 4, drop, true);
     OPS->matmul(COMPUTE, x, x, x, &no_rows_of_c);
     OPS->matmul(COMPUTE, x, x, x, &no_columns);
     OPS->bias_backward(COMPUTE, x, x, 0, 4);
@@ -496,7 +540,18 @@ static void nothing_of_nothing(void **state)
     assert_memory_equal(x, y, sizeof x);
 }
 
-enum { WIDE = 384, HEADS = 6, RESULTS = 12 };
+/* Gradients that are written are zero where there are no rows. */
+static void zeros_of_nothing(void **state)
+{
+    (void)state;
+    float x[8] = {1, 2, 3, 4, 5, 6, 7, 8}, dweight[8] = {1, 2, 3, 4, 5, 6, 7, 8};
+    const float zeros[4] = {0}, rest[4] = {5, 6, 7, 8};
+    OPS->residual_rmsnorm_backward(COMPUTE, x, x, dweight, x, x, x, &no_rows, x, 4, drop, false);
+    assert_memory_equal(dweight, zeros, sizeof zeros);
+    assert_memory_equal(dweight + 4, rest, sizeof rest);
+}
+
+enum { WIDE = 384, HEADS = 6, RESULTS = 15 };
 
 /* Runs every operator that splits its work over threads; results[i] is (N_TOKENS, 3 WIDE). */
 static void run_all(int n_threads, float *results[RESULTS])
@@ -514,6 +569,10 @@ static void run_all(int n_threads, float *results[RESULTS])
                                        gamma, 1e-5f, WIDE, drop);
     d->ops->residual_layernorm_backward(d->compute, r[5], r[6], r[7], r[7] + WIDE, qkv, r[3], mean,
                                         rstd, &rows, gamma, WIDE, drop);
+    d->ops->residual_rmsnorm_forward(d->compute, r[12], r[12] + n, rstd, r[3], qkv, &rows, gamma,
+                                     1e-5f, WIDE, drop);
+    d->ops->residual_rmsnorm_backward(d->compute, r[13], r[13] + n, r[14], qkv, r[12], rstd, &rows,
+                                      gamma, WIDE, drop, false);
     const struct attention attention = {
         .heads = {HEADS, HEADS / 2, WIDE / HEADS}, .scale = 0.1f, .drop = drop};
     d->ops->attention_forward(d->compute, r[8], lse, qkv, &rows, &attention);
@@ -572,6 +631,7 @@ int main(void)
         cmocka_unit_test(epilogues),
         cmocka_unit_test(embedding_is_dropped_sum),
         cmocka_unit_test(layernorm),
+        cmocka_unit_test(rmsnorm),
         cmocka_unit_test(attention),
         cmocka_unit_test(attention_of_groups_and_windows),
         cmocka_unit_test(last_tokens),
@@ -580,6 +640,7 @@ int main(void)
         cmocka_unit_test(add_sum),
         cmocka_unit_test(sums),
         cmocka_unit_test(nothing_of_nothing),
+        cmocka_unit_test(zeros_of_nothing),
         cmocka_unit_test(same_bits_on_any_threads),
         cmocka_unit_test(math_is_accurate),
     };
