@@ -158,6 +158,30 @@ static struct op_cost of_attention_backward(const struct kernel_shape *s)
     return cost_attention_backward(s->element, s->n, pairs(s), &heads);
 }
 
+/* At gate and up of half the width: what a product with inner columns gives. */
+static void run_swiglu_forward(void *bench)
+{
+    const struct kernel_bench *b = bench;
+    ops_of(b)->swiglu_forward(stream_of(b), b->wide[2], b->wide[0], b->shape.n, b->shape.inner / 2);
+}
+
+static struct op_cost of_swiglu_forward(const struct kernel_shape *s)
+{
+    return cost_swiglu_forward(s->element, s->n, s->inner / 2);
+}
+
+static void run_swiglu_backward(void *bench)
+{
+    const struct kernel_bench *b = bench;
+    ops_of(b)->swiglu_backward(stream_of(b), b->wide[2], b->wide[3], b->wide[1], b->wide[0],
+                               b->shape.n, b->shape.inner / 2);
+}
+
+static struct op_cost of_swiglu_backward(const struct kernel_shape *s)
+{
+    return cost_swiglu_backward(s->element, s->n, s->inner / 2, true);
+}
+
 static void run_gather_last(void *bench)
 {
     const struct kernel_bench *b = bench;
@@ -374,6 +398,8 @@ const struct kernel_case kernel_cases[] = {
     {"RMSNorm backward", run_rmsnorm_backward, of_rmsnorm_backward, true},
     {"attention", run_attention_forward, of_attention_forward, true},
     {"attention backward", run_attention_backward, of_attention_backward, true},
+    {"SwiGLU", run_swiglu_forward, of_swiglu_forward, false},
+    {"SwiGLU backward", run_swiglu_backward, of_swiglu_backward, false},
     {"bias backward", run_bias_backward, of_bias_backward, false},
     {"gather last tokens", run_gather_last, of_gather_last, false},
     {"scatter last tokens", run_scatter_last, of_scatter_last, false},

@@ -84,6 +84,18 @@ struct op_cost cost_attention_backward(int element, double n, double pairs, cons
     };
 }
 
+/* Reads gate and up, writes y. */
+struct op_cost cost_swiglu_forward(int element, double n, double I)
+{
+    return (struct op_cost){.bytes = 3 * element * n * I};
+}
+
+/* Reads gate, up and dy, writes dgate and dup. */
+struct op_cost cost_swiglu_backward(int element, double n, double I, bool again)
+{
+    return (struct op_cost){.bytes = (again ? 6 : 5) * element * n * I};
+}
+
 /* A row of each sequence, read and written. */
 struct op_cost cost_gather_last(int element, double n_seqs, double C)
 {

@@ -31,6 +31,9 @@ double attention_pairs(double length, int window);
 /* pairs: of all sequences. */
 struct op_cost cost_attention_forward(int element, double n, double pairs, const struct heads *h);
 struct op_cost cost_attention_backward(int element, double n, double pairs, const struct heads *h);
+struct op_cost cost_swiglu_forward(int element, double n, double I);
+/* again: whether it makes the output too */
+struct op_cost cost_swiglu_backward(int element, double n, double I, bool again);
 struct op_cost cost_gather_last(int element, double n_seqs, double C);
 struct op_cost cost_scatter_last(int element, double n, double n_seqs, double C);
 struct op_cost cost_cross_entropy(int element, double n, double classes);

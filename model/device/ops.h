@@ -130,6 +130,14 @@ typedef void op_attention_backward(struct stream *s, void *dqkv, const void *dou
                                    const void *out, const float *lse, const struct token_rows *rows,
                                    const struct attention *attention);
 
+/* y = silu(gate) * up, silu(z) = z / (1 + exp(-z)): the activation of SwiGLU.
+ * gate_up: (n, 2I), of each row gate and then up;  y: (n, I) */
+typedef void op_swiglu_forward(struct stream *s, void *y, const void *gate_up, int n, int I);
+/* dgate_up: (n, 2I), may be gate_up.  y: (n, I), the output again, so that none has to keep it, or
+ * NULL; may be dy. */
+typedef void op_swiglu_backward(struct stream *s, void *dgate_up, void *y, const void *dy,
+                                const void *gate_up, int n, int I);
+
 /* y[i] = x[seq_start[i + 1] - 1]: each sequence's last token.  y: (n_seqs, C) */
 typedef void op_gather_last(struct stream *s, void *y, const void *x, const struct token_rows *rows,
                             int C);
@@ -167,6 +175,8 @@ typedef void op_to_f32(struct stream *s, float *dst, const void *src, size_t n);
     X(bias_backward)                                                                               \
     X(attention_forward)                                                                           \
     X(attention_backward)                                                                          \
+    X(swiglu_forward)                                                                              \
+    X(swiglu_backward)                                                                             \
     X(gather_last)                                                                                 \
     X(scatter_last)                                                                                \
     X(cross_entropy)                                                                               \

@@ -137,6 +137,19 @@ static void attention_backward(struct stream *s, void *dqkv, const void *dout, c
         a->drop.p > 0);
 }
 
+static void swiglu_forward(struct stream *s, void *y, const void *gate_up, int n, int I)
+{
+    (void)y, (void)gate_up;
+    plan_operate(s, "SwiGLU", OTHER, cost_swiglu_forward(element(s), n, I), false);
+}
+
+static void swiglu_backward(struct stream *s, void *dgate_up, void *y, const void *dy,
+                            const void *gate_up, int n, int I)
+{
+    (void)dgate_up, (void)dy, (void)gate_up;
+    plan_operate(s, "SwiGLU backward", OTHER, cost_swiglu_backward(element(s), n, I, y), false);
+}
+
 static void gather_last(struct stream *s, void *y, const void *x, const struct token_rows *rows,
                         int C)
 {

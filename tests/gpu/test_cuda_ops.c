@@ -382,6 +382,22 @@ static void run_bias_backward(const void *example)
     keep_f32("db", db, (size_t)e->C, F32_BOUND);
 }
 
+static void run_swiglu(const void *example)
+{
+    const struct example *e = example;
+    const struct rows rows = given_rows(e);
+    const size_t n = (size_t)rows.n * (size_t)e->C;
+    void *gate_up = given(2 * n, 1), *y = room(n), *dy = given(n, 2);
+    void *dgate_up = e->in_place ? gate_up : room(2 * n);
+    void *again = e->in_place ? dy : e->no_branch ? NULL : room(n);
+    on->ops->swiglu_forward(on->compute, y, gate_up, rows.n, e->C);
+    on->ops->swiglu_backward(on->compute, dgate_up, again, dy, gate_up, rows.n, e->C);
+    keep("y", y, n, BF16_BOUND);
+    keep("dgate_up", dgate_up, 2 * n, BF16_BOUND);
+    if (again)
+        keep("y again", again, n, BF16_BOUND);
+}
+
 static void run_last_tokens(const void *example)
 {
     const struct example *e = example;
@@ -517,9 +533,9 @@ int main(void)
         ON_EXAMPLES(embedding_forward), ON_EXAMPLES(embedding_backward),
         ON_EXAMPLES(layernorm_forward), ON_EXAMPLES(layernorm_backward),
         ON_EXAMPLES(rmsnorm_forward),   ON_EXAMPLES(rmsnorm_backward),
-        ON_EXAMPLES(bias_backward),     ON_EXAMPLES(last_tokens),
-        cmocka_unit_test(losses),       cmocka_unit_test(sums),
-        cmocka_unit_test(rounding),
+        ON_EXAMPLES(bias_backward),     ON_EXAMPLES(swiglu),
+        ON_EXAMPLES(last_tokens),       cmocka_unit_test(losses),
+        cmocka_unit_test(sums),         cmocka_unit_test(rounding),
     };
     cpu = device_cpu(2);
     cuda = cuda_device();

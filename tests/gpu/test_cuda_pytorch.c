@@ -190,6 +190,19 @@ static void mlp(void **state)
     safetensors_close(file);
 }
 
+static void swiglu(void **state)
+{
+    (void)state;
+    open_case("swiglu");
+    const int n = rows_of("dy"), inner = cols_of("dy");
+    void *gate_up = given("gate_up"), *y = room(count("y")), *dgate_up = room(count("gate_up"));
+    OPS->swiglu_forward(COMPUTE, y, gate_up, n, inner);
+    OPS->swiglu_backward(COMPUTE, dgate_up, NULL, given("dy"), gate_up, n, inner);
+    expect("y", y, DTYPE_BF16);
+    expect("dgate_up", dgate_up, DTYPE_BF16);
+    safetensors_close(file);
+}
+
 static void attention(void **state)
 {
     (void)state;
@@ -243,8 +256,8 @@ static void cross_entropy(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(layernorm), cmocka_unit_test(rmsnorm),       cmocka_unit_test(mlp),
-        cmocka_unit_test(attention), cmocka_unit_test(cross_entropy),
+        cmocka_unit_test(layernorm), cmocka_unit_test(rmsnorm),   cmocka_unit_test(mlp),
+        cmocka_unit_test(swiglu),    cmocka_unit_test(attention), cmocka_unit_test(cross_entropy),
     };
     cuda = cuda_device();
     return cmocka_run_group_tests(tests, NULL, NULL);

@@ -382,6 +382,32 @@ static void attention(void **state)
     attention_with((struct heads){2, 2, 8}, 34, 0.3f);
 }
 
+struct swiglu_case {
+    float *gate_up, *y, *weight;
+};
+
+static double swiglu_value(void *context)
+{
+    struct swiglu_case *c = context;
+    device->ops->swiglu_forward(device->compute, c->y, c->gate_up, M, N);
+    return dot(c->y, c->weight, M * N);
+}
+
+static void swiglu(void **state)
+{
+    (void)state;
+    struct swiglu_case c = {
+        .gate_up = zero_array(2 * M * N), .y = zero_array(M * N), .weight = random_array(M * N, 2)};
+    float *dgate_up = random_array(2 * M * N, 3);
+    fill(c.gate_up, 2 * M * N, 1, -4, 4);
+    device->ops->swiglu_backward(device->compute, dgate_up, NULL, c.weight, c.gate_up, M, N);
+    check_gradient("gate_up", swiglu_value, &c, c.gate_up, dgate_up, 2 * M * N);
+    free(c.gate_up);
+    free(c.y);
+    free(c.weight);
+    free(dgate_up);
+}
+
 struct last_case {
     struct stream_of_tokens stream;
     float *x, *y, *weight;
@@ -464,9 +490,13 @@ static int set_up(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(embedding),        cmocka_unit_test(residual_layernorm),
-        cmocka_unit_test(residual_rmsnorm), cmocka_unit_test(linear),
-        cmocka_unit_test(attention),        cmocka_unit_test(last),
+        cmocka_unit_test(embedding),
+        cmocka_unit_test(residual_layernorm),
+        cmocka_unit_test(residual_rmsnorm),
+        cmocka_unit_test(linear),
+        cmocka_unit_test(attention),
+        cmocka_unit_test(swiglu),
+        cmocka_unit_test(last),
         cmocka_unit_test(losses),
     };
     return cmocka_run_group_tests_name("ops_gradients", tests, set_up, NULL);

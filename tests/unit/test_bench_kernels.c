@@ -49,6 +49,8 @@ static void costs_are_those_of_every_array_once(void **state)
         /* each sequence has 55 pairs; two products of 2 FLOPs for each and the width of 6 */
         {"attention", 4 * 480 + 40 * 2 * 4, 0, 4 * 55 * 6 * 4},
         {"attention backward", 8 * 480 + 40 * 2 * 4, 0, 4 * 55 * 6 * 10},
+        {"SwiGLU", 3 * 2 * 40 * 12, 0, 0},
+        {"SwiGLU backward", 6 * 2 * 40 * 12, 0, 0},
         {"bias backward", 2 * 40 * 24, 0, 0},
         {"gather last tokens", 2 * 48, 0, 0},
         {"scatter last tokens", 480 + 48, 0, 0},

@@ -380,6 +380,33 @@ static void attention_of_groups_and_windows(void **state)
     }
 }
 
+/* Backward's slopes are tested against finite differences; here, where its outputs lie. */
+static void swiglu(void **state)
+{
+    (void)state;
+    enum { N = 41, I = 300 };
+    float *gate_up = random_array(2 * N * I, 1), *y = random_array(N * I, 2);
+    float *dy = random_array(N * I, 3), *dgate_up = random_array(2 * N * I, 4);
+    double *expected = zf_malloc(sizeof(double) * N * I);
+    for (int i = 0; i < N; i++)
+        for (int j = 0; j < I; j++) {
+            gate_up[i * 2 * I + j] *= 20;
+            const double z = gate_up[i * 2 * I + j];
+            expected[i * I + j] = z / (1 + exp(-z)) * gate_up[i * 2 * I + I + j];
+        }
+    OPS->swiglu_forward(COMPUTE, y, gate_up, N, I);
+    assert_near("y", y, expected, N * I, 1e-6);
+    OPS->swiglu_backward(COMPUTE, dgate_up, NULL, dy, gate_up, N, I);
+    OPS->swiglu_backward(COMPUTE, gate_up, dy, dy, gate_up, N, I); /* in place, and y again */
+    assert_memory_equal(gate_up, dgate_up, sizeof(float) * 2 * N * I);
+    assert_near("y again", dy, expected, N * I, 1e-6);
+    free(gate_up);
+    free(y);
+    free(dy);
+    free(dgate_up);
+    free(expected);
+}
+
 static void last_tokens(void **state)
 {
     (void)state;
@@ -530,6 +557,8 @@ static void nothing_of_nothing(void **state)
     const struct attention two_heads = {.heads = {2, 2, 2}, .scale = 1, .drop = drop};
     OPS->attention_forward(COMPUTE, x, x, x, &no_rows, &two_heads);
     OPS->attention_backward(COMPUTE, x, x, x, x, x, &no_rows, &two_heads);
+    OPS->swiglu_forward(COMPUTE, x, x, 0, 4);
+    OPS->swiglu_backward(COMPUTE, x, x, x, x, 0, 4);
     OPS->gather_last(COMPUTE, x, x, &no_rows, 4);
     OPS->scatter_last(COMPUTE, x, x, &no_rows, 4);
     OPS->cross_entropy(COMPUTE, x, x, x, order, 0, 4, 4, 1);
@@ -551,7 +580,7 @@ static void zeros_of_nothing(void **state)
     assert_memory_equal(dweight + 4, rest, sizeof rest);
 }
 
-enum { WIDE = 384, HEADS = 6, RESULTS = 15 };
+enum { WIDE = 384, HEADS = 6, RESULTS = 17 };
 
 /* Runs every operator that splits its work over threads; results[i] is (N_TOKENS, 3 WIDE). */
 static void run_all(int n_threads, float *results[RESULTS])
@@ -573,6 +602,8 @@ static void run_all(int n_threads, float *results[RESULTS])
                                      1e-5f, WIDE, drop);
     d->ops->residual_rmsnorm_backward(d->compute, r[13], r[13] + n, r[14], qkv, r[12], rstd, &rows,
                                       gamma, WIDE, drop, false);
+    d->ops->swiglu_forward(d->compute, r[15], qkv, N_TOKENS, WIDE);
+    d->ops->swiglu_backward(d->compute, r[16], r[16] + 2 * n, qkv, qkv, N_TOKENS, WIDE);
     const struct attention attention = {
         .heads = {HEADS, HEADS / 2, WIDE / HEADS}, .scale = 0.1f, .drop = drop};
     d->ops->attention_forward(d->compute, r[8], lse, qkv, &rows, &attention);
@@ -634,6 +665,7 @@ int main(void)
         cmocka_unit_test(rmsnorm),
         cmocka_unit_test(attention),
         cmocka_unit_test(attention_of_groups_and_windows),
+        cmocka_unit_test(swiglu),
         cmocka_unit_test(last_tokens),
         cmocka_unit_test(cross_entropy),
         cmocka_unit_test(squared_error),
