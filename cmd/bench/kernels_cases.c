@@ -123,6 +123,65 @@ static struct heads heads_of(const struct kernel_shape *s)
     return (struct heads){s->n_head, s->n_head, s->C / s->n_head};
 }
 
+static struct rotary rotary_of(const struct kernel_bench *b, bool norms)
+{
+    return (struct rotary){.heads = heads_of(&b->shape),
+                           .frequency = b->frequency,
+                           .scale = 1,
+                           .q_weight = norms ? b->weight : NULL,
+                           .k_weight = norms ? b->bias : NULL,
+                           .eps = 1e-6f};
+}
+
+static void rotate(const struct kernel_bench *b, bool norms)
+{
+    const struct rotary rotary = rotary_of(b, norms);
+    ops_of(b)->rotary_forward(stream_of(b), b->wide[2], b->wide[3], &b->rows, &rotary);
+}
+
+static void rotate_back(const struct kernel_bench *b, bool norms)
+{
+    const struct rotary rotary = rotary_of(b, norms);
+    ops_of(b)->rotary_backward(stream_of(b), b->wide[2], b->d_weight, b->d_bias, b->wide[3],
+                               &b->rows, &rotary, false);
+}
+
+static struct op_cost rotary_cost(const struct kernel_shape *s, bool norms)
+{
+    const struct rotary rotary = {.heads = heads_of(s), .q_weight = norms ? s : NULL};
+    return cost_rotary(s->element, s->n, &rotary);
+}
+
+static void run_rotary_forward(void *bench)
+{
+    rotate(bench, false);
+}
+
+static void run_rotary_backward(void *bench)
+{
+    rotate_back(bench, false);
+}
+
+static struct op_cost of_rotary(const struct kernel_shape *s)
+{
+    return rotary_cost(s, false);
+}
+
+static void run_rotary_norms_forward(void *bench)
+{
+    rotate(bench, true);
+}
+
+static void run_rotary_norms_backward(void *bench)
+{
+    rotate_back(bench, true);
+}
+
+static struct op_cost of_rotary_norms(const struct kernel_shape *s)
+{
+    return rotary_cost(s, true);
+}
+
 static struct attention attention_of(const struct kernel_bench *b)
 {
     const struct heads heads = heads_of(&b->shape);
@@ -396,6 +455,10 @@ const struct kernel_case kernel_cases[] = {
     {"layer norm backward", run_layernorm_backward, of_layernorm_backward, true},
     {"RMSNorm, residual", run_rmsnorm_forward, of_rmsnorm_forward, true},
     {"RMSNorm backward", run_rmsnorm_backward, of_rmsnorm_backward, true},
+    {"rotary", run_rotary_forward, of_rotary, false},
+    {"rotary backward", run_rotary_backward, of_rotary, false},
+    {"rotary, norms", run_rotary_norms_forward, of_rotary_norms, false},
+    {"rotary backward, norms", run_rotary_norms_backward, of_rotary_norms, false},
     {"attention", run_attention_forward, of_attention_forward, true},
     {"attention backward", run_attention_backward, of_attention_backward, true},
     {"SwiGLU", run_swiglu_forward, of_swiglu_forward, false},

@@ -56,6 +56,13 @@ struct op_cost cost_bias_backward(int element, double n, double C)
     return (struct op_cost){.bytes = element * n * C};
 }
 
+/* Reads q and k, writes them, and with norms what they were, or reads that. */
+struct op_cost cost_rotary(int element, double n, const struct rotary *r)
+{
+    const double E = (double)(r->heads.n_head + r->heads.n_kv_head) * r->heads.head_dim;
+    return (struct op_cost){.bytes = (r->q_weight ? 3 : 2) * element * n * E};
+}
+
 double attention_pairs(double length, int window)
 {
     const double hidden = window > 0 && length > window ? length - window : 0;

@@ -25,6 +25,8 @@ struct op_cost cost_rmsnorm_forward(int element, double n, double C, bool branch
 struct op_cost cost_rmsnorm_backward(int element, double n, double C, bool branch);
 struct op_cost cost_matmul(int element, const struct matmul *p);
 struct op_cost cost_bias_backward(int element, double n, double C);
+/* Either direction. */
+struct op_cost cost_rotary(int element, double n, const struct rotary *r);
 /* Pairs of tokens that causal attention multiplies, in a sequence of `length`. window: as in struct
  * attention. */
 double attention_pairs(double length, int window);

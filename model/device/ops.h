@@ -112,12 +112,36 @@ static inline int heads_row(const struct heads *h)
     return (h->n_head + 2 * h->n_kv_head) * h->head_dim;
 }
 
+/* Rotary position embedding (Su et al., "RoFormer", 2021), in the order of Transformers: element i
+ * of a head turns with element i + head_dim / 2, by the angle position * frequency[i], |it| < 2^20.
+ * Kinds of it (default, llama3, yarn, ...) differ in frequencies and scale alone. */
+struct rotary {
+    struct heads heads;     /* head_dim is even */
+    const float *frequency; /* (head_dim / 2) radians a position, device memory */
+    float scale;            /* of cosine and sine; 1, but for yarn */
+    /* RMSNorm of each head of q and of k before it: (head_dim) each; both NULL: none */
+    const void *q_weight, *k_weight;
+    float eps;
+};
+
 struct attention {
     struct heads heads;
     int window; /* a token sees so many, the last of which is itself; 0: all before it too */
     float scale;
     struct dropout drop;
 };
+
+/* Norms and turns q and k of each row of qkv, (n, heads_row), in place; v stays. Cosine and sine
+ * are rounded to the device's dtype, as is the norms' output.  pre: (n, n_head + n_kv_head,
+ * head_dim), q and k as they were, for backward; not used without norms. */
+typedef void op_rotary_forward(struct stream *s, void *qkv, void *pre,
+                               const struct token_rows *rows, const struct rotary *rotary);
+/* dqkv: in, the gradient of what forward left; out, of what it was given. pre: forward's.
+ * dq_weight, dk_weight: (head_dim) each, written, or added to if `accumulate`; without norms not
+ * used. */
+typedef void op_rotary_backward(struct stream *s, void *dqkv, float *dq_weight, float *dk_weight,
+                                const void *pre, const struct token_rows *rows,
+                                const struct rotary *rotary, bool accumulate);
 
 /* Causal self-attention within each sequence, over heads.  qkv: (n, heads_row);  out: (n, n_head *
  * head_dim);  lse: (n, n_head), log-sum-exp of each row's scaled scores, for backward.
@@ -173,6 +197,8 @@ typedef void op_to_f32(struct stream *s, float *dst, const void *src, size_t n);
     X(residual_rmsnorm_backward)                                                                   \
     X(matmul)                                                                                      \
     X(bias_backward)                                                                               \
+    X(rotary_forward)                                                                              \
+    X(rotary_backward)                                                                             \
     X(attention_forward)                                                                           \
     X(attention_backward)                                                                          \
     X(swiglu_forward)                                                                              \

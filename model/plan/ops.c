@@ -116,6 +116,23 @@ static void bias_backward(struct stream *s, float *db, const void *dy, int n, in
     plan_operate(s, "bias backward", OTHER, cost_bias_backward(element(s), n, C), false);
 }
 
+static void rotary_forward(struct stream *s, void *qkv, void *pre, const struct token_rows *rows,
+                           const struct rotary *r)
+{
+    (void)qkv, (void)pre;
+    plan_operate(s, r->q_weight ? "rotary, norms" : "rotary", OTHER,
+                 cost_rotary(element(s), rows->n_tokens, r), false);
+}
+
+static void rotary_backward(struct stream *s, void *dqkv, float *dq_weight, float *dk_weight,
+                            const void *pre, const struct token_rows *rows, const struct rotary *r,
+                            bool accumulate)
+{
+    (void)dqkv, (void)dq_weight, (void)dk_weight, (void)pre, (void)accumulate;
+    plan_operate(s, r->q_weight ? "rotary backward, norms" : "rotary backward", OTHER,
+                 cost_rotary(element(s), rows->n_tokens, r), false);
+}
+
 static void attention_forward(struct stream *s, void *out, float *lse, const void *qkv,
                               const struct token_rows *rows, const struct attention *a)
 {

@@ -14,6 +14,7 @@
 #define LOOSE      1e-2 /* what follows from an intermediate value rounded to bf16 */
 
 #define MAX_SEQS   64
+#define CUDA_PAIRS 128 /* of the widest head */
 #define MAX_ARRAYS 64
 #define MAX_KEPT   8
 
@@ -382,6 +383,62 @@ static void run_bias_backward(const void *example)
     keep_f32("db", db, (size_t)e->C, F32_BOUND);
 }
 
+static struct heads heads_of(int shape)
+{
+    static const struct heads shapes[] = {{2, 2, 64}, {3, 1, 32},  {4, 2, 80}, {2, 1, 128},
+                                          {3, 3, 10}, {9, 3, 100}, {1, 1, 2},  {2, 1, 256}};
+    return shapes[shape % (int)(sizeof shapes / sizeof *shapes)];
+}
+
+/* Forward and backward apart: backward's inputs are its own, so that its bound is its own. */
+static void rotary_of(const struct example *e, bool norms, int shape)
+{
+    const struct rows rows = given_rows(e);
+    const struct heads heads = heads_of(shape);
+    const size_t D = (size_t)heads.head_dim, n = (size_t)rows.n * (size_t)heads_row(&heads);
+    const size_t n_pre = (size_t)rows.n * (size_t)(heads.n_head + heads.n_kv_head) * D;
+    float frequency[CUDA_PAIRS];
+    for (size_t i = 0; i < D / 2; i++)
+        frequency[i] = powf(500, -2.0f * (float)i / (float)D);
+    const struct rotary rotary = {.heads = heads,
+                                  .frequency = given_bytes(frequency, sizeof(float) * D / 2),
+                                  .scale = 1.125f,
+                                  .q_weight = norms ? given(D, 1) : NULL,
+                                  .k_weight = norms ? given(D, 2) : NULL,
+                                  .eps = 1e-6f};
+    void *qkv = given(n, 3), *pre = norms ? room(n_pre) : NULL, *dqkv = given(n, 4);
+    float *dq = room_f32(D), *dk = given_f32(D, 6);
+    on->ops->rotary_forward(on->compute, qkv, pre, &rows.given, &rotary);
+    keep("qkv", qkv, n, LOOSE);
+    if (!norms) {
+        on->ops->rotary_backward(on->compute, dqkv, NULL, NULL, NULL, &rows.given, &rotary, true);
+        keep("dqkv", dqkv, n, LOOSE);
+        return;
+    }
+    void *dqkv_2 = given(n, 4);
+    float *dq_2 = given_f32(D, 5), *dk_2 = room_f32(D);
+    on->ops->rotary_backward(on->compute, dqkv, dq, room_f32(D), pre, &rows.given, &rotary, false);
+    on->ops->rotary_backward(on->compute, dqkv_2, dq_2, dk, pre, &rows.given, &rotary, true);
+    on->ops->rotary_backward(on->compute, given(n, 4), room_f32(D), dk_2, pre, &rows.given, &rotary,
+                             false);
+    keep("pre", pre, n_pre, 0);
+    keep("dqkv", dqkv, n, LOOSE);
+    keep_f32("dq", dq, D, LOOSE);
+    keep_f32("dk", dk_2, D, LOOSE);
+    keep_f32("dq, added", dq_2, D, LOOSE);
+    keep_f32("dk, added", dk, D, LOOSE);
+}
+
+static void run_rotary(const void *example)
+{
+    rotary_of(example, false, (int)((const struct example *)example - examples));
+}
+
+static void run_rotary_norms(const void *example)
+{
+    rotary_of(example, true, (int)((const struct example *)example - examples));
+}
+
 static void run_swiglu(const void *example)
 {
     const struct example *e = example;
@@ -533,7 +590,8 @@ int main(void)
         ON_EXAMPLES(embedding_forward), ON_EXAMPLES(embedding_backward),
         ON_EXAMPLES(layernorm_forward), ON_EXAMPLES(layernorm_backward),
         ON_EXAMPLES(rmsnorm_forward),   ON_EXAMPLES(rmsnorm_backward),
-        ON_EXAMPLES(bias_backward),     ON_EXAMPLES(swiglu),
+        ON_EXAMPLES(bias_backward),     ON_EXAMPLES(rotary),
+        ON_EXAMPLES(rotary_norms),      ON_EXAMPLES(swiglu),
         ON_EXAMPLES(last_tokens),       cmocka_unit_test(losses),
         cmocka_unit_test(sums),         cmocka_unit_test(rounding),
     };

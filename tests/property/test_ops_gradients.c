@@ -334,6 +334,65 @@ static void linear(void **state)
     linear_with(ACT_GELU_ERF);
 }
 
+struct rotary_case {
+    struct stream_of_tokens stream;
+    struct rotary rotary;
+    float *qkv, *turned, *pre, *weight;
+};
+
+static double rotary_value(void *context)
+{
+    struct rotary_case *c = context;
+    const size_t n = (size_t)N_TOKENS * heads_row(&c->rotary.heads);
+    memcpy(c->turned, c->qkv, sizeof(float) * n);
+    device->ops->rotary_forward(device->compute, c->turned, c->pre, &c->stream.rows, &c->rotary);
+    return dot(c->turned, c->weight, n);
+}
+
+static void rotary_with(struct heads heads, bool with_norms)
+{
+    const int D = heads.head_dim;
+    const size_t row = (size_t)heads_row(&heads), n = N_TOKENS * row;
+    float *frequency = random_array((size_t)D / 2, 1), *q_weight = random_array((size_t)D, 2);
+    float *k_weight = random_array((size_t)D, 3), *dqkv = zero_array(n);
+    float *from = random_array(2 * (size_t)D, 6), *written = random_array(2 * (size_t)D, 6);
+    float *added = random_array(2 * (size_t)D, 6);
+    struct rotary_case c = {.rotary = {heads, frequency, 0.8f, with_norms ? q_weight : NULL,
+                                       with_norms ? k_weight : NULL, 1e-5f},
+                            .qkv = random_array(n, 4),
+                            .turned = zero_array(n),
+                            .pre = zero_array(n),
+                            .weight = random_array(n, 5)};
+    make_tokens(&c.stream);
+    rotary_value(&c);
+    for (int accumulate = 1; accumulate >= 0; accumulate--) {
+        float *weights = accumulate ? added : written;
+        memcpy(dqkv, c.weight, sizeof(float) * n);
+        device->ops->rotary_backward(device->compute, dqkv, weights, weights + D, c.pre,
+                                     &c.stream.rows, &c.rotary, accumulate);
+    }
+    for (size_t t = 0; t < N_TOKENS; t += 3)
+        check_gradient("qkv", rotary_value, &c, c.qkv + t * row, dqkv + t * row, row);
+    if (with_norms) {
+        check_gradient("q's weight", rotary_value, &c, q_weight, written, (size_t)D);
+        check_gradient("k's weight", rotary_value, &c, k_weight, written + D, (size_t)D);
+        check_added("weights", added, from, written, 2 * (size_t)D);
+    }
+    float *arrays[] = {frequency, q_weight, k_weight, dqkv,  c.qkv,  c.turned,
+                       c.pre,     c.weight, from,     added, written};
+    for (size_t i = 0; i < sizeof arrays / sizeof *arrays; i++)
+        free(arrays[i]);
+}
+
+static void rotary(void **state)
+{
+    (void)state;
+    rotary_with((struct heads){2, 2, 8}, false);
+    rotary_with((struct heads){3, 1, 10}, false);
+    rotary_with((struct heads){2, 2, 8}, true);
+    rotary_with((struct heads){4, 2, 40}, true);
+}
+
 struct attention_case {
     struct stream_of_tokens stream;
     struct attention attention;
@@ -490,13 +549,10 @@ static int set_up(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(embedding),
-        cmocka_unit_test(residual_layernorm),
-        cmocka_unit_test(residual_rmsnorm),
-        cmocka_unit_test(linear),
-        cmocka_unit_test(attention),
-        cmocka_unit_test(swiglu),
-        cmocka_unit_test(last),
+        cmocka_unit_test(embedding),        cmocka_unit_test(residual_layernorm),
+        cmocka_unit_test(residual_rmsnorm), cmocka_unit_test(linear),
+        cmocka_unit_test(rotary),           cmocka_unit_test(attention),
+        cmocka_unit_test(swiglu),           cmocka_unit_test(last),
         cmocka_unit_test(losses),
     };
     return cmocka_run_group_tests_name("ops_gradients", tests, set_up, NULL);

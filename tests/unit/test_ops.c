@@ -9,6 +9,7 @@
 #include "data/rng.h"
 #include "model/cpu/cpu.h"
 #include "model/cpu/vector_math.h"
+#include "model/device/angle.h"
 
 #include <math.h>
 
@@ -303,6 +304,71 @@ static void rmsnorm(void **state)
     rmsnorm_with(24, false, true, drop);
 }
 
+/* out: one head of q or k; weight NULL: no norm */
+static void expected_rotary(double *out, const float *u, const float *weight, int t,
+                            const struct rotary *r)
+{
+    const int D = r->heads.head_dim, half = D / 2;
+    double squares = 0, *x = zf_malloc(sizeof(double) * (size_t)D);
+    for (int i = 0; i < D; i++)
+        squares += (double)u[i] * u[i];
+    for (int i = 0; i < D; i++)
+        x[i] = weight ? weight[i] * u[i] / sqrt(squares / D + (double)r->eps) : u[i];
+    for (int i = 0; i < half; i++) {
+        const double angle = (double)((float)position[t] * r->frequency[i]);
+        const double c = (double)r->scale * cos(angle), s = (double)r->scale * sin(angle);
+        out[i] = x[i] * c - x[i + half] * s;
+        out[i + half] = x[i + half] * c + x[i] * s;
+    }
+    free(x);
+}
+
+static void rotary_with(struct heads heads, bool with_norms)
+{
+    enum { MOST = 40 };
+    const int D = heads.head_dim, row = heads_row(&heads), n_qk = heads.n_head + heads.n_kv_head;
+    const size_t n = (size_t)N_TOKENS * row;
+    float frequency[MOST], *q_weight = random_array(D, 7), *k_weight = random_array(D, 8);
+    for (int i = 0; i < D / 2; i++)
+        frequency[i] = powf(100, -2.0f * (float)i / (float)D);
+    const struct rotary r = {.heads = heads,
+                             .frequency = frequency,
+                             .scale = 1.25f,
+                             .q_weight = with_norms ? q_weight : NULL,
+                             .k_weight = with_norms ? k_weight : NULL,
+                             .eps = 1e-3f};
+    float *qkv = random_array(n, 1), *old = copy_array(qkv, n);
+    float *pre = random_array((size_t)N_TOKENS * n_qk * D, 2);
+    double *expected = zf_malloc(sizeof(double) * (size_t)row);
+    OPS->rotary_forward(COMPUTE, qkv, with_norms ? pre : NULL, &rows, &r);
+    for (int t = 0; t < N_TOKENS; t++) {
+        for (int i = 0; i < row; i++)
+            expected[i] = old[t * row + i];
+        for (int h = 0; h < n_qk; h++)
+            expected_rotary(expected + h * D, old + t * row + h * D,
+                            h < heads.n_head ? r.q_weight : r.k_weight, t, &r);
+        assert_near("qkv", qkv + t * row, expected, (size_t)row, 1e-6);
+        if (with_norms)
+            assert_memory_equal(pre + t * n_qk * D, old + t * row, sizeof(float) * n_qk * D);
+    }
+    free(q_weight);
+    free(k_weight);
+    free(qkv);
+    free(old);
+    free(pre);
+    free(expected);
+}
+
+static void rotary(void **state)
+{
+    (void)state;
+    for (int with_norms = 0; with_norms < 2; with_norms++) {
+        rotary_with((struct heads){3, 3, 64}, with_norms);
+        rotary_with((struct heads){6, 2, 10}, with_norms);
+        rotary_with((struct heads){2, 1, 80}, with_norms);
+    }
+}
+
 /* out and lse of one head of one query */
 static void expected_attention(double *out, double *lse, const float *qkv, int start, int t,
                                int head, const struct attention *a)
@@ -554,6 +620,9 @@ static void nothing_of_nothing(void **state)
     OPS->matmul(COMPUTE, x, x, x, &no_rows_of_c);
     OPS->matmul(COMPUTE, x, x, x, &no_columns);
     OPS->bias_backward(COMPUTE, x, x, 0, 4);
+    const struct rotary turns = {{2, 2, 2}, x, 1, x, x, 1e-5f};
+    OPS->rotary_forward(COMPUTE, x, x, &no_rows, &turns);
+    OPS->rotary_backward(COMPUTE, x, x, x, x, &no_rows, &turns, true);
     const struct attention two_heads = {.heads = {2, 2, 2}, .scale = 1, .drop = drop};
     OPS->attention_forward(COMPUTE, x, x, x, &no_rows, &two_heads);
     OPS->attention_backward(COMPUTE, x, x, x, x, x, &no_rows, &two_heads);
@@ -578,9 +647,14 @@ static void zeros_of_nothing(void **state)
     OPS->residual_rmsnorm_backward(COMPUTE, x, x, dweight, x, x, x, &no_rows, x, 4, drop, false);
     assert_memory_equal(dweight, zeros, sizeof zeros);
     assert_memory_equal(dweight + 4, rest, sizeof rest);
+    const struct rotary turns = {{2, 2, 2}, x, 1, x, x, 1e-5f};
+    dweight[0] = dweight[3] = 1;
+    OPS->rotary_backward(COMPUTE, x, dweight, dweight + 2, x, &no_rows, &turns, false);
+    assert_memory_equal(dweight, zeros, sizeof zeros);
+    assert_memory_equal(dweight + 4, rest, sizeof rest);
 }
 
-enum { WIDE = 384, HEADS = 6, RESULTS = 17 };
+enum { WIDE = 384, HEADS = 6, RESULTS = 22 };
 
 /* Runs every operator that splits its work over threads; results[i] is (N_TOKENS, 3 WIDE). */
 static void run_all(int n_threads, float *results[RESULTS])
@@ -602,6 +676,18 @@ static void run_all(int n_threads, float *results[RESULTS])
                                      1e-5f, WIDE, drop);
     d->ops->residual_rmsnorm_backward(d->compute, r[13], r[13] + n, r[14], qkv, r[12], rstd, &rows,
                                       gamma, WIDE, drop, false);
+    for (int norms = 0; norms < 2; norms++) {
+        const struct rotary turns = {{HEADS, HEADS / 2, WIDE / HEADS},
+                                     gamma,
+                                     0.9f,
+                                     norms ? gamma : NULL,
+                                     norms ? gamma : NULL,
+                                     1e-5f};
+        float *const *at = r + 17 + 2 * norms;
+        d->ops->rotary_forward(d->compute, at[0], norms ? at[1] : NULL, &rows, &turns);
+        d->ops->rotary_backward(d->compute, at[norms ? 0 : 1], r[21], r[21] + WIDE,
+                                norms ? at[1] : NULL, &rows, &turns, false);
+    }
     d->ops->swiglu_forward(d->compute, r[15], qkv, N_TOKENS, WIDE);
     d->ops->swiglu_backward(d->compute, r[16], r[16] + 2 * n, qkv, qkv, N_TOKENS, WIDE);
     const struct attention attention = {
@@ -652,6 +738,13 @@ static void math_is_accurate(void **state)
         assert_true(fabs(gelu_tanh(x) - activation(ACT_GELU_TANH, x)) < bound);
         assert_true(fabs(gelu_erf(x) - activation(ACT_GELU_ERF, x)) < bound);
     }
+    for (double at = -1e5; at < 1e5; at = at < -20 || at > 20 ? at + 0.37 : at + 1e-4) {
+        const float x = (float)at;
+        float sine, cosine;
+        sine_cosine(x, &sine, &cosine);
+        if (fabs(sine - sin((double)x)) > 1.2e-7 || fabs(cosine - cos((double)x)) > 1.2e-7)
+            fail_msg("sine and cosine of %.9g are %.9g and %.9g", x, sine, cosine);
+    }
     assert_true(vector_exp(-INFINITY) >= 0 && vector_exp(-INFINITY) < 1e-37f);
 }
 
@@ -663,6 +756,7 @@ int main(void)
         cmocka_unit_test(embedding_is_dropped_sum),
         cmocka_unit_test(layernorm),
         cmocka_unit_test(rmsnorm),
+        cmocka_unit_test(rotary),
         cmocka_unit_test(attention),
         cmocka_unit_test(attention_of_groups_and_windows),
         cmocka_unit_test(swiglu),
