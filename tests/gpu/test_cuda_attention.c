@@ -206,7 +206,7 @@ static void agrees_for_shared_keys(void **state)
 static void agrees_for_windows(void **state)
 {
     (void)state;
-    static const int windows[] = {2, 15, 16, 33, 64, 65, 128, 130, 199, 200, 500};
+    static const int windows[] = {2, 15, 16, 33, 50, 64, 65, 90, 128, 130, 199, 200, 500};
     for (size_t i = 0; i < sizeof windows / sizeof *windows; i++) {
         check(&(struct shape){1, 64, 2, {200, 40}, .p = 0, .window = windows[i]});
         check(&(struct shape){2, 128, 1, {170}, .p = 0.2f, .n_kv_head = 1, .window = windows[i]});
