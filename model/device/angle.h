@@ -12,7 +12,7 @@
 #define ZF_ANGLE static inline __attribute__((always_inline))
 #endif
 
-/* Within 1.2e-7 of the true values. The angle is reduced to |r| <= pi / 4 and a quadrant; there
+/* Within 1.3e-7 of the true values. The angle is reduced to |r| <= pi / 4 and a quadrant; there
  * polynomials of the Cephes library's sinf and cosf. */
 ZF_ANGLE void sine_cosine(float angle, float *sine, float *cosine)
 {
