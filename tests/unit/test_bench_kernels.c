@@ -96,6 +96,21 @@ static void a_product_costs_its_operands_and_its_epilogue(void **state)
     assert_true(cost_matmul(2, &p).bytes == 2 * (3 * 7 + 7 * 5 + 2 * 3 * 5));
 }
 
+/* 4 heads of 8 columns, 2 to one of k and v; q of 32 columns, k and v of 16 each. */
+static void shared_keys_and_windows_cost_less(void **state)
+{
+    (void)state;
+    const struct heads heads = {4, 2, 8};
+    assert_true(attention_pairs(10, 0) == 55 && attention_pairs(10, 10) == 55);
+    assert_true(attention_pairs(10, 1) == 10 && attention_pairs(10, 3) == 1 + 2 + 3 * 8);
+    assert_true(cost_attention_forward(2, 5, 15, &heads).bytes == 2 * 5 * (64 + 32) + 5 * 4 * 4);
+    assert_true(cost_attention_forward(2, 5, 15, &heads).flops == 15 * 32 * 4);
+    assert_true(cost_attention_backward(2, 5, 15, &heads).bytes ==
+                2 * 5 * (2 * 64 + 2 * 32) + 5 * 4 * 4);
+    const struct rotary rotary = {.heads = heads};
+    assert_true(cost_rotary(2, 5, &rotary).bytes == 2 * 5 * 48 * 2);
+}
+
 /* Everything runs on arrays of the shape's own sizes: AddressSanitizer sees what passes an end. */
 static void all_run_at_odd_shapes(void **state)
 {
@@ -260,6 +275,7 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(costs_are_those_of_every_array_once),
         cmocka_unit_test(a_product_costs_its_operands_and_its_epilogue),
+        cmocka_unit_test(shared_keys_and_windows_cost_less),
         cmocka_unit_test(all_run_at_odd_shapes),
         cmocka_unit_test(seconds_are_those_of_a_run),
         cmocka_unit_test(rates_are_those_of_their_work),
