@@ -91,10 +91,16 @@ static struct dropout block_dropout(const struct pass *p, int block, enum dropou
                       1 + (uint32_t)block * BLOCK_DROPOUTS + (uint32_t)place);
 }
 
-static float attention_scale(const struct gpt_config *c, int block)
+static struct attention block_attention(const struct pass *p, int block)
 {
-    float scale = c->scale_attn_weights ? 1 / sqrtf((float)(c->n_embd / c->n_head)) : 1;
-    return c->scale_attn_by_inverse_layer_idx ? scale / (float)(block + 1) : scale;
+    const struct gpt_config *c = &p->m->config;
+    const int head_dim = c->n_embd / c->n_head;
+    float scale = c->scale_attn_weights ? 1 / sqrtf((float)head_dim) : 1;
+    if (c->scale_attn_by_inverse_layer_idx)
+        scale /= (float)(block + 1);
+    return (struct attention){.heads = {c->n_head, c->n_head, head_dim},
+                              .scale = scale,
+                              .drop = block_dropout(p, block, DROP_ATTENTION)};
 }
 
 /* Evaluation keeps nothing for backward: all blocks use the first one's memory. */
@@ -201,8 +207,8 @@ static void block_inner(const struct pass *p, int block)
 
     linear_forward(p, a->qkv, a->ln_1, gpt_block_pair(p->m, block, QKV), rows->n_tokens, ACT_NONE,
                    NULL);
-    p->ops->attention_forward(p->stream, a->att, a->lse, a->qkv, rows, c->n_head, C / c->n_head,
-                              attention_scale(c, block), block_dropout(p, block, DROP_ATTENTION));
+    const struct attention attention = block_attention(p, block);
+    p->ops->attention_forward(p->stream, a->att, a->lse, a->qkv, rows, &attention);
     const void *x_1 = a->x_1, *att = a->att;
     if (gpt_takes_last(m, block)) {
         p->ops->gather_last(p->stream, t->x_last, a->x_1, rows, C);
@@ -419,9 +425,9 @@ static void block_backward(const struct pass *p, int block)
         p->ops->scatter_last(p->stream, carry->d_x, carry->d_x_last, rows, C);
         p->ops->scatter_last(p->stream, t->d_y, t->d_att_last, rows, C);
     }
+    const struct attention attention = block_attention(p, block);
     p->ops->attention_backward(p->stream, t->d_wide, t->d_y, a->qkv, a->att, a->lse, rows,
-                               c->n_head, C / c->n_head, attention_scale(c, block),
-                               block_dropout(p, block, DROP_ATTENTION));
+                               &attention);
     linear_backward(p, t->d_y, t->d_wide, a->ln_1, gpt_block_pair(p->m, block, QKV), rows->n_tokens,
                     ACT_NONE, NULL);
     norm_backward(p, carry->d_x, block > 0 ? carry->d_branch : NULL, t->d_y, a->x_1, a->mean_1,

@@ -152,6 +152,7 @@ void kernel_bench_create(struct kernel_bench *b)
         b->wide[i] = bench_random(device, n * width, 1);
     b->weight = bench_random(device, C * width, 0.02f);
     b->bias = bench_random(device, width, 0.02f);
+    b->frequency = zeros(b, C);
     b->mean = zeros(b, n);
     b->rstd = zeros(b, n);
     b->lse = zeros(b, n * (size_t)s->n_head);
@@ -194,6 +195,7 @@ void kernel_bench_destroy(struct kernel_bench *b)
                       b->wide[1],
                       b->wide[2],
                       b->wide[3],
+                      b->frequency,
                       b->weight,
                       b->bias,
                       b->mean,

@@ -28,7 +28,7 @@ static struct dropout dropout_of(const struct kernel_bench *b)
 /* Pairs of tokens that causal attention multiplies. */
 static double pairs(const struct kernel_shape *s)
 {
-    return (double)s->n_seqs * s->length * (s->length + 1.0) / 2;
+    return s->n_seqs * attention_pairs(s->length, 0);
 }
 
 static void run_embedding_forward(void *bench)
@@ -81,6 +81,32 @@ static struct op_cost of_layernorm_backward(const struct kernel_shape *s)
     return cost_layernorm_backward(s->element, s->n, s->C, true);
 }
 
+static void run_rmsnorm_forward(void *bench)
+{
+    const struct kernel_bench *b = bench;
+    ops_of(b)->residual_rmsnorm_forward(stream_of(b), b->wide[2], b->wide[3], b->rstd, b->wide[0],
+                                        b->wide[1], &b->rows, b->weight, 1e-5f, b->shape.C,
+                                        dropout_of(b));
+}
+
+static struct op_cost of_rmsnorm_forward(const struct kernel_shape *s)
+{
+    return cost_rmsnorm_forward(s->element, s->n, s->C, true);
+}
+
+static void run_rmsnorm_backward(void *bench)
+{
+    const struct kernel_bench *b = bench;
+    ops_of(b)->residual_rmsnorm_backward(stream_of(b), b->wide[2], b->wide[3], b->d_weight,
+                                         b->wide[0], b->wide[1], b->rstd, &b->rows, b->weight,
+                                         b->shape.C, dropout_of(b), false);
+}
+
+static struct op_cost of_rmsnorm_backward(const struct kernel_shape *s)
+{
+    return cost_rmsnorm_backward(s->element, s->n, s->C, true);
+}
+
 static void run_bias_backward(void *bench)
 {
     const struct kernel_bench *b = bench;
@@ -92,36 +118,127 @@ static struct op_cost of_bias_backward(const struct kernel_shape *s)
     return cost_bias_backward(s->element, s->n, s->inner);
 }
 
-static float attention_scale(const struct kernel_shape *s)
+static struct heads heads_of(const struct kernel_shape *s)
 {
-    return 1 / sqrtf((float)(s->C / s->n_head));
+    return (struct heads){s->n_head, s->n_head, s->C / s->n_head};
+}
+
+static struct rotary rotary_of(const struct kernel_bench *b, bool norms)
+{
+    return (struct rotary){.heads = heads_of(&b->shape),
+                           .frequency = b->frequency,
+                           .scale = 1,
+                           .q_weight = norms ? b->weight : NULL,
+                           .k_weight = norms ? b->bias : NULL,
+                           .eps = 1e-6f};
+}
+
+static void rotate(const struct kernel_bench *b, bool norms)
+{
+    const struct rotary rotary = rotary_of(b, norms);
+    ops_of(b)->rotary_forward(stream_of(b), b->wide[2], b->wide[3], &b->rows, &rotary);
+}
+
+static void rotate_back(const struct kernel_bench *b, bool norms)
+{
+    const struct rotary rotary = rotary_of(b, norms);
+    ops_of(b)->rotary_backward(stream_of(b), b->wide[2], b->d_weight, b->d_bias, b->wide[3],
+                               &b->rows, &rotary, false);
+}
+
+static struct op_cost rotary_cost(const struct kernel_shape *s, bool norms)
+{
+    const struct rotary rotary = {.heads = heads_of(s), .q_weight = norms ? s : NULL};
+    return cost_rotary(s->element, s->n, &rotary);
+}
+
+static void run_rotary_forward(void *bench)
+{
+    rotate(bench, false);
+}
+
+static void run_rotary_backward(void *bench)
+{
+    rotate_back(bench, false);
+}
+
+static struct op_cost of_rotary(const struct kernel_shape *s)
+{
+    return rotary_cost(s, false);
+}
+
+static void run_rotary_norms_forward(void *bench)
+{
+    rotate(bench, true);
+}
+
+static void run_rotary_norms_backward(void *bench)
+{
+    rotate_back(bench, true);
+}
+
+static struct op_cost of_rotary_norms(const struct kernel_shape *s)
+{
+    return rotary_cost(s, true);
+}
+
+static struct attention attention_of(const struct kernel_bench *b)
+{
+    const struct heads heads = heads_of(&b->shape);
+    return (struct attention){
+        .heads = heads, .scale = 1 / sqrtf((float)heads.head_dim), .drop = dropout_of(b)};
 }
 
 static void run_attention_forward(void *bench)
 {
     const struct kernel_bench *b = bench;
-    const struct kernel_shape *s = &b->shape;
-    ops_of(b)->attention_forward(stream_of(b), b->wide[1], b->lse, b->wide[0], &b->rows, s->n_head,
-                                 s->C / s->n_head, attention_scale(s), dropout_of(b));
+    const struct attention attention = attention_of(b);
+    ops_of(b)->attention_forward(stream_of(b), b->wide[1], b->lse, b->wide[0], &b->rows,
+                                 &attention);
 }
 
 static struct op_cost of_attention_forward(const struct kernel_shape *s)
 {
-    return cost_attention_forward(s->element, s->n, pairs(s), s->C, s->n_head);
+    const struct heads heads = heads_of(s);
+    return cost_attention_forward(s->element, s->n, pairs(s), &heads);
 }
 
 static void run_attention_backward(void *bench)
 {
     const struct kernel_bench *b = bench;
-    const struct kernel_shape *s = &b->shape;
+    const struct attention attention = attention_of(b);
     ops_of(b)->attention_backward(stream_of(b), b->wide[2], b->wide[3], b->wide[0], b->wide[1],
-                                  b->lse, &b->rows, s->n_head, s->C / s->n_head, attention_scale(s),
-                                  dropout_of(b));
+                                  b->lse, &b->rows, &attention);
 }
 
 static struct op_cost of_attention_backward(const struct kernel_shape *s)
 {
-    return cost_attention_backward(s->element, s->n, pairs(s), s->C, s->n_head);
+    const struct heads heads = heads_of(s);
+    return cost_attention_backward(s->element, s->n, pairs(s), &heads);
+}
+
+/* At gate and up of half the width: what a product with inner columns gives. */
+static void run_swiglu_forward(void *bench)
+{
+    const struct kernel_bench *b = bench;
+    ops_of(b)->swiglu_forward(stream_of(b), b->wide[2], b->wide[0], b->shape.n, b->shape.inner / 2);
+}
+
+static struct op_cost of_swiglu_forward(const struct kernel_shape *s)
+{
+    return cost_swiglu_forward(s->element, s->n, s->inner / 2);
+}
+
+static void run_swiglu_backward(void *bench)
+{
+    const struct kernel_bench *b = bench;
+    ops_of(b)->swiglu_backward(stream_of(b), b->wide[2], b->wide[3], b->wide[1], b->wide[0],
+                               b->shape.n, b->shape.inner / 2);
+}
+
+static struct op_cost of_swiglu_backward(const struct kernel_shape *s)
+{
+    return cost_swiglu_backward(s->element, s->n, s->inner / 2, true);
 }
 
 static void run_gather_last(void *bench)
@@ -336,8 +453,16 @@ const struct kernel_case kernel_cases[] = {
     {"embedding backward", run_embedding_backward, of_embedding_backward, true},
     {"layer norm, residual", run_layernorm_forward, of_layernorm_forward, true},
     {"layer norm backward", run_layernorm_backward, of_layernorm_backward, true},
+    {"RMSNorm, residual", run_rmsnorm_forward, of_rmsnorm_forward, true},
+    {"RMSNorm backward", run_rmsnorm_backward, of_rmsnorm_backward, true},
+    {"rotary", run_rotary_forward, of_rotary, false},
+    {"rotary backward", run_rotary_backward, of_rotary, false},
+    {"rotary, norms", run_rotary_norms_forward, of_rotary_norms, false},
+    {"rotary backward, norms", run_rotary_norms_backward, of_rotary_norms, false},
     {"attention", run_attention_forward, of_attention_forward, true},
     {"attention backward", run_attention_backward, of_attention_backward, true},
+    {"SwiGLU", run_swiglu_forward, of_swiglu_forward, false},
+    {"SwiGLU backward", run_swiglu_backward, of_swiglu_backward, false},
     {"bias backward", run_bias_backward, of_bias_backward, false},
     {"gather last tokens", run_gather_last, of_gather_last, false},
     {"scatter last tokens", run_scatter_last, of_scatter_last, false},

@@ -30,6 +30,7 @@ struct kernel_bench {
     float *scores;
 
     void *wide[4];            /* (n, max(3C, inner)) random */
+    float *frequency;         /* (C) */
     void *weight, *bias;      /* (C, max(3C, inner)), (max(3C, inner)) */
     float *mean, *rstd, *lse; /* (n), (n), (n, n_head) */
     float *d_weight, *d_bias; /* gradients of weight, and of bias and gains */

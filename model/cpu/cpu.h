@@ -53,6 +53,18 @@ static inline int sum_chunk_rows(int n)
     return rows < 16 ? 16 : rows;
 }
 
+/* out[j] = the sum of chunks[i][j], added to what is there if `accumulate`.  out: (n);
+ * chunks: (n_chunks, n), rows at distance stride */
+static inline void add_chunks(float *restrict out, const float *restrict chunks, size_t stride,
+                              int n_chunks, int n, bool accumulate)
+{
+    for (int j = 0; j < n && !accumulate; j++)
+        out[j] = 0;
+    for (int i = 0; i < n_chunks; i++)
+        for (int j = 0; j < n; j++)
+            out[j] += chunks[i * stride + j];
+}
+
 #define X(name) op_##name cpu_##name;
 MODEL_OPERATORS(X)
 ROW_OPERATORS(X)

@@ -60,6 +60,12 @@ ZF_INLINE float vector_erf(float x)
     return a < 1.0f ? x * low : copysignf(tail, x);
 }
 
+/* 1 / (1 + exp(-x)) */
+ZF_INLINE float logistic(float x)
+{
+    return 1.0f / (1.0f + vector_exp(-x));
+}
+
 #define SQRT_HALF       0.707106781f
 #define INV_SQRT_2PI    0.398942280f
 #define GELU_TANH_SLOPE 1.59576912f   /* 2 sqrt(2 / pi) */

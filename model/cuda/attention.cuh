@@ -47,7 +47,7 @@ static inline bool attention_has_tiles(int head_dim)
 
 #define ATTENTION_CASE(d, launch, s, arrays)                                                       \
     case d:                                                                                        \
-        (arrays)->drop.p > 0 ? launch<d, true>(s, arrays) : launch<d, false>(s, arrays);           \
+        (arrays)->sizes.drop.p > 0 ? launch<d, true>(s, arrays) : launch<d, false>(s, arrays);     \
         break;
 /* launch<head_dim, whether there is dropout>(s, arrays), for a head size that has tiled kernels. */
 #define ATTENTION_LAUNCH(launch, head_dim, s, arrays)                                              \
@@ -63,6 +63,44 @@ static inline bool attention_has_tiles(int head_dim)
 static inline bool attention_aligned(const void *array)
 {
     return (uintptr_t)array % 16 == 0;
+}
+
+/* Of a token that sees all before it. */
+#define ATTENTION_NO_WINDOW (1 << 30)
+
+/* How kernels take struct attention. */
+struct attention_sizes {
+    int n_head, n_kv_head, head_dim;
+    int group;  /* heads of q to one of k and v */
+    int window; /* a query sees a key if their distance is in [0, window) */
+    float scale;
+    struct dropout drop;
+    int stride; /* distance of two tokens' rows of q, k and v, in elements */
+};
+
+static inline struct attention_sizes attention_sizes_of(const struct attention *a)
+{
+    const struct heads *h = &a->heads;
+    return {h->n_head,
+            h->n_kv_head,
+            h->head_dim,
+            h->n_head / h->n_kv_head,
+            a->window > 0 ? a->window : ATTENTION_NO_WINDOW,
+            a->scale,
+            a->drop,
+            heads_row(h)};
+}
+
+/* Whether a query does not see a key. */
+__device__ static inline bool attention_hides(int query, int key, int window)
+{
+    return (unsigned)(query - key) >= (unsigned)window;
+}
+
+/* The first key that a query sees, rounded down to a tile's first. */
+template <int Bc> __device__ static inline int attention_first_tile(int query, int window)
+{
+    return query < window ? 0 : (query + 1 - window) / Bc * Bc;
 }
 
 /* What a thread block owns: rows first .. first + ROWS - 1 of one head of one sequence. ROWS is Br
@@ -121,7 +159,7 @@ template <int d> __device__ static inline int tile_at(int row, int piece)
 /* Starts the copy of rows of src, at distance `stride`, to a tile of ROWS rows. Row i is copied if
  * i < n_valid, zeros if i < n_rows, left alone otherwise. The whole block calls it. */
 template <int d, int ROWS>
-__device__ static inline void tile_load(bf16 *tile, const bf16 *src, size_t stride, int n_rows,
+__device__ static inline void tile_load(bf16 *tile, const bf16 *src, int stride, int n_rows,
                                         int n_valid)
 {
     constexpr int pieces = d / 8;
@@ -138,11 +176,11 @@ __device__ static inline void tile_load(bf16 *tile, const bf16 *src, size_t stri
 /* Rows first .. first + ROWS - 1, if there are so many before n, of src to a tile; zeros up to a
  * multiple of `multiple` rows. */
 template <int d, int ROWS>
-__device__ static inline void tile_load_part(bf16 *tile, const bf16 *src, size_t stride, int first,
+__device__ static inline void tile_load_part(bf16 *tile, const bf16 *src, int stride, int first,
                                              int n, int multiple)
 {
     const int left = n - first, valid = left < ROWS ? left : ROWS;
-    tile_load<d, ROWS>(tile, src + first * stride, stride,
+    tile_load<d, ROWS>(tile, src + (size_t)first * stride, stride,
                        (valid + multiple - 1) / multiple * multiple, valid);
 }
 
@@ -306,32 +344,33 @@ __device__ static inline uint32_t draw_kept(const struct dropout &drop, int head
     return kept;
 }
 
+/* The row, of a warp's m-th 16 queries, that this lane draws for in kept_by_query. */
+__device__ static inline int query_drawn_for(int m)
+{
+    return 16 * m + threadIdx.x % WARP / 4 + 8 * (threadIdx.x % 2);
+}
+
 /* For a fragment of 16 queries by 8 keys: bit i says whether the lane's element i is kept. first
- * is the fragment's first key; position: of the lane's queries g and g + 8. Even and odd lanes hold
- * the halves of the same quads: the even lane draws for query g, the odd one for g + 8. */
+ * is the fragment's first key. Even and odd lanes hold the halves of the same quads: the even lane
+ * draws for query g, the odd one for g + 8; position: of that one. */
 __device__ static inline uint32_t kept_by_query(const struct dropout &drop, int head,
-                                                uint32_t sequence, const uint32_t (&position)[2],
-                                                int first)
+                                                uint32_t sequence, uint32_t position, int first)
 {
     const int odd = threadIdx.x % 2, pair = threadIdx.x % 4 / 2;
-    const uint32_t mine =
-        draw_kept(drop, head, sequence, odd ? position[1] : position[0], first / 4 + pair)
-        << (4 * odd);
+    const uint32_t mine = draw_kept(drop, head, sequence, position, first / 4 + pair) << (4 * odd);
     const uint32_t all = mine | shuffle_xor(FULL_MASK, mine, 1);
     return (all >> (2 * odd) & 3) | (all >> (4 + 2 * odd) & 3) << 2;
 }
 
-/* For a fragment of 16 keys by 8 queries, position: of the lane's queries 2t and 2t + 1. Lanes g =
- * 4i .. 4i + 3 hold four keys of the same two queries, and the four keys 8 further on: each of the
- * four lanes draws for one of the four quads. */
+/* For a fragment of 16 keys by 8 queries. Lanes g = 4i .. 4i + 3 hold four keys of the same two
+ * queries, and the four keys 8 further on: each of the four lanes draws for one of the four quads;
+ * position: of its query, 2t + g % 2. */
 __device__ static inline uint32_t kept_by_key(const struct dropout &drop, int head,
-                                              uint32_t sequence, const uint32_t (&position)[2],
-                                              int first)
+                                              uint32_t sequence, uint32_t position, int first)
 {
     const int g = threadIdx.x % WARP / 4, turn = g % 4;
     const int quad = first / 4 + g / 4 + turn / 2 * 2;
-    uint32_t all = draw_kept(drop, head, sequence, turn % 2 ? position[1] : position[0], quad)
-                   << (4 * turn);
+    uint32_t all = draw_kept(drop, head, sequence, position, quad) << (4 * turn);
     all |= shuffle_xor(FULL_MASK, all, 4);
     all |= shuffle_xor(FULL_MASK, all, 8);
     uint32_t kept = 0;
@@ -342,10 +381,9 @@ __device__ static inline uint32_t kept_by_key(const struct dropout &drop, int he
 
 /* The operators for head sizes that have no tiles, up to 256, and unaligned arrays. */
 void attention_forward_generic(struct stream *s, bf16 *out, float *lse, const bf16 *qkv,
-                               const struct token_rows *rows, int n_head, int head_dim, float scale,
-                               struct dropout drop);
+                               const struct token_rows *rows, const struct attention *attention);
 void attention_backward_generic(struct stream *s, bf16 *dqkv, const bf16 *dout, const bf16 *qkv,
                                 const bf16 *out, const float *lse, const struct token_rows *rows,
-                                int n_head, int head_dim, float scale, struct dropout drop);
+                                const struct attention *attention);
 
 #endif

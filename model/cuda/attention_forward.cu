@@ -8,8 +8,9 @@
  * for masked scores at all.
  *
  * Limit: tensor cores, 4 head_dim FLOPs for each pair of query and key that it sees: 2 T^2 head_dim
- * for each head of a sequence of T tokens. Bytes: q, k, v and out once, 8 n C, and keys and values
- * again, from the second-level cache, for each 128 queries after them. */
+ * for each head of a sequence of T tokens. Bytes: q, k, v and out once, 8 n C where all
+ * heads have keys of their own, and keys and values again, from the second-level cache, for each
+ * 128 queries after them and each head of a group. */
 #include "model/cuda/attention.cuh"
 
 #include <assert.h>
@@ -20,9 +21,7 @@ struct forward_arrays {
     float *lse;
     const bf16 *qkv;
     struct token_rows rows;
-    int n_head;
-    float scale;
-    struct dropout drop;
+    struct attention_sizes sizes;
 };
 
 /* Sizes for one head size. */
@@ -40,7 +39,7 @@ template <int d> struct forward_state {
     float O[M][d / 8][4]; /* sum of exp(S - m_i) V */
     float m_i[M][2];      /* greatest S, unscaled */
     float l_i[M][2];      /* sum of exp(S - m_i), this lane's part */
-    uint32_t position[M][2], sequence;
+    uint32_t position[M]; /* of those that the lane draws for */
 };
 
 /* S to P = exp(S - m_i), m_i being brought up to date; O and l_i are rescaled by alpha. */
@@ -76,16 +75,17 @@ __device__ static inline void forward_softmax(struct forward_state<d> &state, fl
     }
 }
 
-/* Scores of keys after their query to minus infinity. first_query, first_key: of S. */
+/* Scores of keys that their query does not see to minus infinity. first_query, first_key: of S. */
 template <int M, int J>
-__device__ static inline void forward_mask(float (&S)[M][J][4], int first_query, int first_key)
+__device__ static inline void forward_mask(float (&S)[M][J][4], int first_query, int first_key,
+                                           int window)
 {
     const int g = threadIdx.x % WARP / 4, t = threadIdx.x % 4;
     UNROLL
     for (int i = 0; i < M * J * 4; i++) {
         const int m = i / (J * 4), j = i / 4 % J, e = i % 4;
         const int query = first_query + 16 * m + g + e / 2 * 8, key = first_key + 8 * j + 2 * t;
-        if (key + e % 2 > query)
+        if (attention_hides(query, key + e % 2, window))
             S[m][j][e] = -INFINITY;
     }
 }
@@ -93,16 +93,18 @@ __device__ static inline void forward_mask(float (&S)[M][J][4], int first_query,
 /* Probabilities that are dropped to zero; the others are scaled up at the end. */
 template <bool EDGE, int d, int M, int J>
 __device__ static inline void
-forward_drop(float (&P)[M][J][4], const struct forward_state<d> &state, const struct dropout &drop,
-             int head, int first_key, int n_used)
+forward_drop(float (&P)[M][J][4], const struct forward_state<d> &state,
+             const struct forward_arrays &a, const struct attention_block &block, int first_key,
+             int n_used)
 {
+    const uint32_t sequence = a.rows.token_seq[block.start]; /* read again: registers are few */
     UNROLL
     for (int i = 0; i < M * J; i++) {
         const int m = i / J, j = i % J;
         if (EDGE && j >= 2 * n_used)
             continue;
         const uint32_t kept =
-            kept_by_query(drop, head, state.sequence, state.position[m], first_key + 8 * j);
+            kept_by_query(a.sizes.drop, block.head, sequence, state.position[m], first_key + 8 * j);
         UNROLL
         for (int e = 0; e < 4; e++)
             if (!(kept >> e & 1))
@@ -115,18 +117,22 @@ forward_drop(float (&P)[M][J][4], const struct forward_state<d> &state, const st
 template <bool EDGE, int d, bool DROPOUT, typename OPERAND>
 __device__ static inline void forward_step(struct forward_state<d> &state, const OPERAND &Q,
                                            const bf16 *tile, int first_query, int first_key,
-                                           int n_used, const struct forward_arrays &a, int head)
+                                           int n_used, const struct forward_arrays &a,
+                                           const struct attention_block &block)
 {
     using sizes = forward_sizes<d>;
     float S[sizes::M][2 * sizes::N][4];
     gemm_nt<EDGE, d, sizes::M, sizes::N>(S, Q, tile, n_used);
     if (EDGE)
-        forward_mask(S, first_query, first_key);
-    forward_softmax(state, S, a.scale * LOG2_E);
+        forward_mask(S, first_query, first_key, a.sizes.window);
+    forward_softmax(state, S, a.sizes.scale * LOG2_E);
     if (DROPOUT)
-        forward_drop<EDGE>(S, state, a.drop, head, first_key, n_used);
+        forward_drop<EDGE>(S, state, a, block, first_key, n_used);
     gemm_nn<EDGE, d, sizes::M, sizes::N>(state.O, S, tile + sizes::Bc * d, n_used);
 }
+
+/* Below every score, and finite: of a tile that a query does not see any key of nothing remains. */
+#define LEAST -1e30f
 
 /* The state before the first key. n: how many of the warp's queries there are; token: the first. */
 template <int d>
@@ -136,17 +142,16 @@ __device__ static inline void forward_begin(struct forward_state<d> &state,
 {
     constexpr int M = forward_sizes<d>::M;
     clear(state.O);
-    state.sequence = 0;
     UNROLL
     for (int i = 0; i < 2 * M; i++) {
-        const int row = i * 8 + threadIdx.x % WARP / 4;
-        state.m_i[i / 2][i % 2] = -INFINITY;
+        state.m_i[i / 2][i % 2] = LEAST;
         state.l_i[i / 2][i % 2] = 0;
-        state.position[i / 2][i % 2] =
-            dropout && row < n ? (uint32_t)rows.position[token + row] : 0;
     }
-    if (dropout && n > 0)
-        state.sequence = rows.token_seq[token];
+    UNROLL
+    for (int m = 0; m < M; m++) {
+        const int row = query_drawn_for(m);
+        state.position[m] = dropout && row < n ? (uint32_t)rows.position[token + row] : 0;
+    }
 }
 
 /* out and lse of the warp's first n queries. tile: the warp's part of the queries' tile. */
@@ -156,7 +161,7 @@ __device__ static inline void forward_end(struct forward_state<d> &state,
                                           int n, int head)
 {
     constexpr int M = forward_sizes<d>::M;
-    const float kept = a.drop.p > 0 ? 1 / (1 - a.drop.p) : 1;
+    const float kept = a.sizes.drop.p > 0 ? 1 / (1 - a.sizes.drop.p) : 1;
     float factor[M][2];
     UNROLL
     for (int i = 0; i < 2 * M; i++) {
@@ -166,24 +171,26 @@ __device__ static inline void forward_end(struct forward_state<d> &state,
         l_i += shuffle_xor(FULL_MASK, l_i, 2);
         factor[i / 2][i % 2] = kept / l_i;
         if (threadIdx.x % 4 == 0 && row < n)
-            a.lse[(size_t)(token + row) * a.n_head + head] =
-                state.m_i[i / 2][i % 2] * a.scale + logf(l_i);
+            a.lse[(size_t)(token + row) * a.sizes.n_head + head] =
+                state.m_i[i / 2][i % 2] * a.sizes.scale + logf(l_i);
     }
     __syncwarp();
     tile_put<d>(tile, state.O, factor);
     __syncwarp();
-    const size_t C = (size_t)a.n_head * d;
+    const size_t C = (size_t)a.sizes.n_head * d;
     tile_store<d, 16 * M>(a.out + token * C + head * d, C, tile, n);
 }
 
 /* Starts the copy of the tile of keys and values from key `first` on; n: how many are seen. */
 template <int d>
-__device__ static inline void forward_load(bf16 *sKV, const bf16 *K, size_t C, int first, int n)
+__device__ static inline void forward_load(bf16 *sKV, const bf16 *K, const struct forward_arrays &a,
+                                           int first, int n)
 {
     constexpr int Bc = forward_sizes<d>::Bc;
+    const int stride = a.sizes.stride;
     bf16 *const sK = sKV + first / Bc % 2 * (2 * Bc * d);
-    tile_load_part<d, Bc>(sK, K, 3 * C, first, n, 16);
-    tile_load_part<d, Bc>(sK + Bc * d, K + C, 3 * C, first, n, 16);
+    tile_load_part<d, Bc>(sK, K, stride, first, n, 16);
+    tile_load_part<d, Bc>(sK + Bc * d, K + a.sizes.n_kv_head * d, stride, first, n, 16);
     copy_async_commit();
 }
 
@@ -195,62 +202,64 @@ __global__ ATTENTION_BOUNDS static void attention_forward_kernel(struct forward_
     DYNAMIC_SHARED(shared);
     bf16 *const sQ = (bf16 *)shared, *const sKV = sQ + Br * d;
     struct attention_block block;
-    if (!attention_my_block<Br>(&block, a.rows, a.n_head))
+    if (!attention_my_block<Br>(&block, a.rows, a.sizes.n_head))
         return;
-    const size_t C = (size_t)a.n_head * d;
-    const bf16 *const Q = a.qkv + block.start * 3 * C + block.head * d;
+    const int stride = a.sizes.stride;
+    const bf16 *const rows = a.qkv + (size_t)block.start * stride;
+    const bf16 *const K = rows + (a.sizes.n_head + block.head / a.sizes.group) * d;
     /* How many keys the block sees; the warp's queries, and how many keys they see. */
     const int block_end = block.first + Br;
     const int n_keys = block_end < block.seqlen ? block_end : block.seqlen;
     const int row = (int)threadIdx.x / WARP * WARP_ROWS, query = block.first + row;
     const int n_mine = n_keys - query < WARP_ROWS ? n_keys - query : WARP_ROWS;
     const int my_keys = n_mine > 0 ? query + n_mine : 0;
+    const int first_tile = attention_first_tile<Bc>(block.first, a.sizes.window);
 
-    tile_load_part<d, Br>(sQ, Q, 3 * C, block.first, block.seqlen, WARP_ROWS);
-    forward_load<d>(sKV, Q + C, C, 0, n_keys);
+    tile_load_part<d, Br>(sQ, rows + block.head * d, stride, block.first, block.seqlen, WARP_ROWS);
+    forward_load<d>(sKV, K, a, first_tile, n_keys);
     struct forward_state<d> state;
     forward_begin(state, a.rows, block.start + query, n_mine, DROPOUT);
     struct left_operand<d, sizes::M, sizes::KEPT> Q_rows;
     copy_async_wait<0>();
     __syncthreads();
     left_operand_load(Q_rows, sQ + row * d);
-    for (int first = 0; first < n_keys; first += Bc) {
+    for (int first = first_tile; first < n_keys; first += Bc) {
         if (first + Bc < n_keys)
-            forward_load<d>(sKV, Q + C, C, first + Bc, n_keys);
+            forward_load<d>(sKV, K, a, first + Bc, n_keys);
         const bf16 *const sK = sKV + first / Bc % 2 * (2 * Bc * d);
-        if (first + Bc <= query && n_mine > 0)
-            forward_step<false, d, DROPOUT>(state, Q_rows, sK, query, first, 0, a, block.head);
+        if (first + Bc <= query && query + WARP_ROWS - first <= a.sizes.window && my_keys > 0)
+            forward_step<false, d, DROPOUT>(state, Q_rows, sK, query, first, 0, a, block);
         else if (first < my_keys)
             forward_step<true, d, DROPOUT>(state, Q_rows, sK, query, first,
-                                           (my_keys - first + 15) / 16, a, block.head);
+                                           (my_keys - first + 15) / 16, a, block);
         copy_async_wait<0>();
         __syncthreads();
     }
-    if (n_mine > 0)
-        forward_end(state, a, sQ + row * d, block.start + query, n_mine, block.head);
+    if (my_keys > 0)
+        forward_end(state, a, sQ + row * d, block.start + query, my_keys - query, block.head);
 }
 
 template <int d, bool DROPOUT>
 static void forward_launch(struct stream *s, const struct forward_arrays *a)
 {
     using sizes = forward_sizes<d>;
-    const int blocks = attention_blocks(&a->rows, sizes::Br) * a->n_head;
+    const int blocks = attention_blocks(&a->rows, sizes::Br) * a->sizes.n_head;
     ATTENTION_SHARED((attention_forward_kernel<d, DROPOUT>), sizes::BYTES);
     LAUNCH((attention_forward_kernel<d, DROPOUT>), blocks, ATTENTION_THREADS, sizes::BYTES, s, *a);
 }
 
 void cuda_attention_forward(struct stream *s, void *out, float *lse, const void *qkv,
-                            const struct token_rows *rows, int n_head, int head_dim, float scale,
-                            struct dropout drop)
+                            const struct token_rows *rows, const struct attention *attention)
 {
-    assert(scale > 0);
+    assert(attention->scale > 0);
     if (rows->n_tokens == 0)
         return;
-    const struct forward_arrays a = {(bf16 *)out, lse, (const bf16 *)qkv, *rows, n_head,
-                                     scale,       drop};
-    if (!attention_aligned(out) || !attention_aligned(qkv) || !attention_has_tiles(head_dim)) {
-        attention_forward_generic(s, a.out, lse, a.qkv, rows, n_head, head_dim, scale, drop);
+    const struct forward_arrays a = {(bf16 *)out, lse, (const bf16 *)qkv, *rows,
+                                     attention_sizes_of(attention)};
+    if (!attention_aligned(out) || !attention_aligned(qkv) ||
+        !attention_has_tiles(a.sizes.head_dim)) {
+        attention_forward_generic(s, a.out, lse, a.qkv, rows, attention);
         return;
     }
-    ATTENTION_LAUNCH(forward_launch, head_dim, s, &a);
+    ATTENTION_LAUNCH(forward_launch, a.sizes.head_dim, s, &a);
 }

@@ -56,5 +56,5 @@ void cuda_bias_backward(struct stream *s, float *db, const void *dy, int n, int 
         LAUNCH((sum_chunks<1>), dim3(divide_up(C, WARP), chunks), WARP * WARPS, 0, s, partial, from,
                n, C, chunk_rows);
     LAUNCH(add_partials, divide_up(C, SUM_LANES), SUM_LANES * SUM_GROUPS, 0, s,
-           (column_sums{{db, NULL}, accumulate}), partial, chunks, (size_t)C, C);
+           (column_sums{{db, NULL}}), partial, chunks, (size_t)C, C, accumulate);
 }

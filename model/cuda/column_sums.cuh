@@ -9,17 +9,17 @@
 #define SUM_LANES  32 /* columns of a block */
 #define SUM_GROUPS 16 /* threads to a column */
 
-/* out[j] = sum over i < n of partial[i][j] for j < C, or added to what is there, where row i of
- * `partial` begins at partial + i * stride. The y-th row of blocks takes out[y] and partial + y *
- * C. Limit: memory, 4 bytes for each partial sum; they were just written, so mostly the second-
- * level cache. */
+/* out[j] = sum over i < n of partial[i][j], added to what is there if `accumulate`, for j < C;
+ * row i of `partial` begins at partial + i * stride. The y-th row of blocks takes out[y] and
+ * partial + y * C.
+ * Limit: memory, 4 bytes for each partial sum; they were just written, so mostly the second-level
+ * cache. */
 struct column_sums {
     float *out[2];
-    int accumulate;
 };
 
 __global__ static void add_partials(struct column_sums sums, const float *partial, int n,
-                                    size_t stride, int C)
+                                    size_t stride, int C, bool accumulate)
 {
     SHARED(float, shared, [SUM_GROUPS][SUM_LANES]);
     const int lane = threadIdx.x % SUM_LANES, group = threadIdx.x / SUM_LANES;
@@ -38,7 +38,7 @@ __global__ static void add_partials(struct column_sums sums, const float *partia
     for (int i = 1; i < SUM_GROUPS; i++)
         sum += shared[i][lane];
     float *out = blockIdx.y == 0 ? sums.out[0] : sums.out[1];
-    out[column] = sums.accumulate ? out[column] + sum : sum;
+    out[column] = accumulate ? out[column] + sum : sum;
 }
 
 #endif

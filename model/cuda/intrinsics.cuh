@@ -82,6 +82,17 @@ __device__ static inline float fast_exp2(float x)
 #endif
 }
 
+/* 1 / sqrt(x), to 2 units in the last place, without the call that exact square roots and divisions
+ * make for small numbers. */
+__device__ static inline float inverse_sqrt(float x)
+{
+#ifdef __CUDACC__
+    return rsqrtf(x);
+#else
+    return 1.0f / sqrtf(x);
+#endif
+}
+
 /* Warps. `mask` names the lanes that take part; all of them must get there. */
 
 template <typename T> __device__ static inline T shuffle_xor(unsigned mask, T value, int lane_mask)

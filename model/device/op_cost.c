@@ -26,6 +26,17 @@ struct op_cost cost_layernorm_backward(int element, double n, double C, bool bra
     return (struct op_cost){.bytes = (branch ? 5 : 4) * element * n * C + 8 * n};
 }
 
+/* The same without mean. */
+struct op_cost cost_rmsnorm_forward(int element, double n, double C, bool branch)
+{
+    return (struct op_cost){.bytes = (branch ? 4 : 3) * element * n * C + 4 * n};
+}
+
+struct op_cost cost_rmsnorm_backward(int element, double n, double C, bool branch)
+{
+    return (struct op_cost){.bytes = (branch ? 5 : 4) * element * n * C + 4 * n};
+}
+
 /* a: (m, k) and b: (k, n) read, c: (m, n) written, also read where it is added to; with it the
  * values before the activation, written forward and read backward. */
 struct op_cost cost_matmul(int element, const struct matmul *p)
@@ -45,24 +56,51 @@ struct op_cost cost_bias_backward(int element, double n, double C)
     return (struct op_cost){.bytes = element * n * C};
 }
 
+/* Reads q and k, writes them, and with norms what they were, or reads that. */
+struct op_cost cost_rotary(int element, double n, const struct rotary *r)
+{
+    const double E = (double)(r->heads.n_head + r->heads.n_kv_head) * r->heads.head_dim;
+    return (struct op_cost){.bytes = (r->q_weight ? 3 : 2) * element * n * E};
+}
+
+double attention_pairs(double length, int window)
+{
+    const double hidden = window > 0 && length > window ? length - window : 0;
+    return (length * (length + 1) - hidden * (hidden + 1)) / 2;
+}
+
 /* Two products, q k^T and P v, of 2 FLOPs for each pair and column. Reads q, k, v, writes out and
  * lse. */
-struct op_cost cost_attention_forward(int element, double n, double pairs, double C, int n_head)
+struct op_cost cost_attention_forward(int element, double n, double pairs, const struct heads *h)
 {
+    const double C = (double)h->n_head * h->head_dim;
     return (struct op_cost){
-        .bytes = 4 * element * n * C + 4.0 * n * n_head,
+        .bytes = element * n * (heads_row(h) + C) + 4.0 * n * h->n_head,
         .flops = 4 * pairs * C,
     };
 }
 
 /* Five products: q k^T again, dP = dout v^T, dv, dk and dq. Reads q, k, v, out, dout and lse,
  * writes dq, dk, dv. */
-struct op_cost cost_attention_backward(int element, double n, double pairs, double C, int n_head)
+struct op_cost cost_attention_backward(int element, double n, double pairs, const struct heads *h)
 {
+    const double C = (double)h->n_head * h->head_dim;
     return (struct op_cost){
-        .bytes = 8 * element * n * C + 4.0 * n * n_head,
+        .bytes = element * n * (2.0 * heads_row(h) + 2 * C) + 4.0 * n * h->n_head,
         .flops = 10 * pairs * C,
     };
+}
+
+/* Reads gate and up, writes y. */
+struct op_cost cost_swiglu_forward(int element, double n, double I)
+{
+    return (struct op_cost){.bytes = 3 * element * n * I};
+}
+
+/* Reads gate, up and dy, writes dgate and dup. */
+struct op_cost cost_swiglu_backward(int element, double n, double I, bool again)
+{
+    return (struct op_cost){.bytes = (again ? 6 : 5) * element * n * I};
 }
 
 /* A row of each sequence, read and written. */

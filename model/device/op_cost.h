@@ -21,11 +21,21 @@ struct op_cost cost_embedding_backward(int element, double n, double distinct, d
                                        double C);
 struct op_cost cost_layernorm_forward(int element, double n, double C, bool branch);
 struct op_cost cost_layernorm_backward(int element, double n, double C, bool branch);
+struct op_cost cost_rmsnorm_forward(int element, double n, double C, bool branch);
+struct op_cost cost_rmsnorm_backward(int element, double n, double C, bool branch);
 struct op_cost cost_matmul(int element, const struct matmul *p);
 struct op_cost cost_bias_backward(int element, double n, double C);
-/* pairs: of tokens that causal attention multiplies, sum over sequences of T (T + 1) / 2. */
-struct op_cost cost_attention_forward(int element, double n, double pairs, double C, int n_head);
-struct op_cost cost_attention_backward(int element, double n, double pairs, double C, int n_head);
+/* Either direction. */
+struct op_cost cost_rotary(int element, double n, const struct rotary *r);
+/* Pairs of tokens that causal attention multiplies, in a sequence of `length`. window: as in struct
+ * attention. */
+double attention_pairs(double length, int window);
+/* pairs: of all sequences. */
+struct op_cost cost_attention_forward(int element, double n, double pairs, const struct heads *h);
+struct op_cost cost_attention_backward(int element, double n, double pairs, const struct heads *h);
+struct op_cost cost_swiglu_forward(int element, double n, double I);
+/* again: whether it makes the output too */
+struct op_cost cost_swiglu_backward(int element, double n, double I, bool again);
 struct op_cost cost_gather_last(int element, double n_seqs, double C);
 struct op_cost cost_scatter_last(int element, double n, double n_seqs, double C);
 struct op_cost cost_cross_entropy(int element, double n, double classes);

@@ -81,23 +81,88 @@ typedef void op_residual_layernorm_backward(struct stream *s, void *dx, void *db
                                             const struct token_rows *rows, const void *gamma, int C,
                                             struct dropout drop, bool accumulate);
 
+/* x_out = x_in + dropout(branch);  y = weight * (x_out * rstd) per row, where
+ * rstd = 1 / sqrt(mean(x_out^2) + eps) (Zhang and Sennrich, "Root mean square layer normalization",
+ * NeurIPS 2019). x_out * rstd is rounded to the device's dtype, as in Transformers. All else as for
+ * the layer norm. */
+typedef void op_residual_rmsnorm_forward(struct stream *s, void *x_out, void *y, float *rstd,
+                                         const void *x_in, const void *branch,
+                                         const struct token_rows *rows, const void *weight,
+                                         float eps, int C, struct dropout drop);
+/* dx, dbranch: as for the layer norm. dweight: (C), written, or added to if `accumulate`. */
+typedef void op_residual_rmsnorm_backward(struct stream *s, void *dx, void *dbranch, float *dweight,
+                                          const void *dy, const void *x_out, const float *rstd,
+                                          const struct token_rows *rows, const void *weight, int C,
+                                          struct dropout drop, bool accumulate);
+
 typedef void op_matmul(struct stream *s, void *c, const void *a, const void *b,
                        const struct matmul *product);
 /* db[j] = sum over rows of dy[i][j], or += if `accumulate`.  dy: (n, C), db: (C) */
 typedef void op_bias_backward(struct stream *s, float *db, const void *dy, int n, int C,
                               bool accumulate);
 
-/* Causal self-attention within each sequence, over heads. qkv: (n, 3C) holding q, k, v, each
- * (n_head, head_dim);  out: (n, C);  lse: (n, n_head), log-sum-exp of each row's scaled scores,
- * for backward. Probabilities = softmax(scale * q k^T), then dropout: site's counter is
- * (key position / 4, query position, sequence, site + (head << 16)). */
+/* What a row of q, k and v holds, each head head_dim wide: n_head heads of q, n_kv_head of k, as
+ * many of v. Head h of q goes with head h / (n_head / n_kv_head) of k and v (Ainslie et al.,
+ * "GQA", EMNLP 2023). */
+struct heads {
+    int n_head, n_kv_head; /* the first is a multiple of the second */
+    int head_dim;
+};
+
+static inline int heads_row(const struct heads *h)
+{
+    return (h->n_head + 2 * h->n_kv_head) * h->head_dim;
+}
+
+/* Rotary position embedding (Su et al., "RoFormer", 2021), in the order of Transformers: element i
+ * of a head turns with element i + head_dim / 2, by the angle position * frequency[i], |it| < 2^20.
+ * Kinds of it (default, llama3, yarn, ...) differ in frequencies and scale alone. */
+struct rotary {
+    struct heads heads;     /* head_dim is even */
+    const float *frequency; /* (head_dim / 2) radians a position, device memory */
+    float scale;            /* of cosine and sine; 1, but for yarn */
+    /* RMSNorm of each head of q and of k before it: (head_dim) each; both NULL: none */
+    const void *q_weight, *k_weight;
+    float eps;
+};
+
+struct attention {
+    struct heads heads;
+    int window; /* a token sees so many, the last of which is itself; 0: all before it too */
+    float scale;
+    struct dropout drop;
+};
+
+/* Norms and turns q and k of each row of qkv, (n, heads_row), in place; v stays. Cosine and sine
+ * are rounded to the device's dtype, as is the norms' output.  pre: (n, n_head + n_kv_head,
+ * head_dim), q and k as they were, for backward; not used without norms. */
+typedef void op_rotary_forward(struct stream *s, void *qkv, void *pre,
+                               const struct token_rows *rows, const struct rotary *rotary);
+/* dqkv: in, the gradient of what forward left; out, of what it was given. pre: forward's.
+ * dq_weight, dk_weight: (head_dim) each, written, or added to if `accumulate`; without norms not
+ * used. */
+typedef void op_rotary_backward(struct stream *s, void *dqkv, float *dq_weight, float *dk_weight,
+                                const void *pre, const struct token_rows *rows,
+                                const struct rotary *rotary, bool accumulate);
+
+/* Causal self-attention within each sequence, over heads.  qkv: (n, heads_row);  out: (n, n_head *
+ * head_dim);  lse: (n, n_head), log-sum-exp of each row's scaled scores, for backward.
+ * Probabilities = softmax(scale * q k^T), then dropout: site's counter is
+ * (key position / 4, query position, sequence, site + (head << 16)), head being q's. */
 typedef void op_attention_forward(struct stream *s, void *out, float *lse, const void *qkv,
-                                  const struct token_rows *rows, int n_head, int head_dim,
-                                  float scale, struct dropout drop);
-/* dqkv: (n, 3C) */
+                                  const struct token_rows *rows, const struct attention *attention);
+/* dqkv: as qkv; a head's dk and dv are sums over its heads of q, in their order */
 typedef void op_attention_backward(struct stream *s, void *dqkv, const void *dout, const void *qkv,
                                    const void *out, const float *lse, const struct token_rows *rows,
-                                   int n_head, int head_dim, float scale, struct dropout drop);
+                                   const struct attention *attention);
+
+/* y = silu(gate) * up, silu(z) = z / (1 + exp(-z)): the activation of SwiGLU.
+ * gate_up: (n, 2I), of each row gate and then up;  y: (n, I) */
+typedef void op_swiglu_forward(struct stream *s, void *y, const void *gate_up, int n, int I);
+/* dgate_up: (n, 2I), may be gate_up.  y: (n, I), the output again, so that none has to keep it, or
+ * NULL; may be dy. */
+typedef void op_swiglu_backward(struct stream *s, void *dgate_up, void *y, const void *dy,
+                                const void *gate_up, int n, int I);
 
 /* y[i] = x[seq_start[i + 1] - 1]: each sequence's last token.  y: (n_seqs, C) */
 typedef void op_gather_last(struct stream *s, void *y, const void *x, const struct token_rows *rows,
@@ -131,10 +196,16 @@ typedef void op_to_f32(struct stream *s, float *dst, const void *src, size_t n);
     X(embedding_backward)                                                                          \
     X(residual_layernorm_forward)                                                                  \
     X(residual_layernorm_backward)                                                                 \
+    X(residual_rmsnorm_forward)                                                                    \
+    X(residual_rmsnorm_backward)                                                                   \
     X(matmul)                                                                                      \
     X(bias_backward)                                                                               \
+    X(rotary_forward)                                                                              \
+    X(rotary_backward)                                                                             \
     X(attention_forward)                                                                           \
     X(attention_backward)                                                                          \
+    X(swiglu_forward)                                                                              \
+    X(swiglu_backward)                                                                             \
     X(gather_last)                                                                                 \
     X(scatter_last)                                                                                \
     X(cross_entropy)                                                                               \

@@ -25,13 +25,11 @@ static int longest(const struct token_rows *rows)
     return most;
 }
 
-static double pairs(const struct token_rows *rows)
+static double pairs(const struct token_rows *rows, int window)
 {
     double sum = 0;
-    for (int i = 0; i < rows->n_seqs; i++) {
-        double n = rows->seq_start[i + 1] - rows->seq_start[i];
-        sum += n * (n + 1) / 2;
-    }
+    for (int i = 0; i < rows->n_seqs; i++)
+        sum += attention_pairs(rows->seq_start[i + 1] - rows->seq_start[i], window);
     return sum;
 }
 
@@ -86,6 +84,26 @@ static void residual_layernorm_backward(struct stream *s, void *dx, void *dbranc
                  cost_layernorm_backward(element(s), rows->n_tokens, C, dbranch), drop.p > 0);
 }
 
+static void residual_rmsnorm_forward(struct stream *s, void *x_out, void *y, float *rstd,
+                                     const void *x_in, const void *branch,
+                                     const struct token_rows *rows, const void *weight, float eps,
+                                     int C, struct dropout drop)
+{
+    (void)x_out, (void)y, (void)rstd, (void)x_in, (void)weight, (void)eps;
+    plan_operate(s, "RMSNorm, residual", OTHER,
+                 cost_rmsnorm_forward(element(s), rows->n_tokens, C, branch), drop.p > 0);
+}
+
+static void residual_rmsnorm_backward(struct stream *s, void *dx, void *dbranch, float *dweight,
+                                      const void *dy, const void *x_out, const float *rstd,
+                                      const struct token_rows *rows, const void *weight, int C,
+                                      struct dropout drop, bool accumulate)
+{
+    (void)dx, (void)dweight, (void)dy, (void)x_out, (void)rstd, (void)weight, (void)accumulate;
+    plan_operate(s, "RMSNorm backward", OTHER,
+                 cost_rmsnorm_backward(element(s), rows->n_tokens, C, dbranch), drop.p > 0);
+}
+
 static void matmul(struct stream *s, void *c, const void *a, const void *b,
                    const struct matmul *product)
 {
@@ -100,26 +118,55 @@ static void bias_backward(struct stream *s, float *db, const void *dy, int n, in
     plan_operate(s, "bias backward", OTHER, cost_bias_backward(element(s), n, C), false);
 }
 
-static void attention_forward(struct stream *s, void *out, float *lse, const void *qkv,
-                              const struct token_rows *rows, int n_head, int head_dim, float scale,
-                              struct dropout drop)
+static void rotary_forward(struct stream *s, void *qkv, void *pre, const struct token_rows *rows,
+                           const struct rotary *r)
 {
-    (void)out, (void)lse, (void)qkv, (void)scale;
-    plan_operate(s, "attention", ATTENTION,
-                 cost_attention_forward(element(s), rows->n_tokens, pairs(rows),
-                                        (double)n_head * head_dim, n_head),
-                 drop.p > 0);
+    (void)qkv, (void)pre;
+    plan_operate(s, r->q_weight ? "rotary, norms" : "rotary", OTHER,
+                 cost_rotary(element(s), rows->n_tokens, r), false);
+}
+
+static void rotary_backward(struct stream *s, void *dqkv, float *dq_weight, float *dk_weight,
+                            const void *pre, const struct token_rows *rows, const struct rotary *r,
+                            bool accumulate)
+{
+    (void)dqkv, (void)dq_weight, (void)dk_weight, (void)pre, (void)accumulate;
+    plan_operate(s, r->q_weight ? "rotary backward, norms" : "rotary backward", OTHER,
+                 cost_rotary(element(s), rows->n_tokens, r), false);
+}
+
+static void attention_forward(struct stream *s, void *out, float *lse, const void *qkv,
+                              const struct token_rows *rows, const struct attention *a)
+{
+    (void)out, (void)lse, (void)qkv;
+    plan_operate(
+        s, "attention", ATTENTION,
+        cost_attention_forward(element(s), rows->n_tokens, pairs(rows, a->window), &a->heads),
+        a->drop.p > 0);
 }
 
 static void attention_backward(struct stream *s, void *dqkv, const void *dout, const void *qkv,
                                const void *out, const float *lse, const struct token_rows *rows,
-                               int n_head, int head_dim, float scale, struct dropout drop)
+                               const struct attention *a)
 {
-    (void)dqkv, (void)dout, (void)qkv, (void)out, (void)lse, (void)scale;
-    plan_operate(s, "attention backward", ATTENTION,
-                 cost_attention_backward(element(s), rows->n_tokens, pairs(rows),
-                                         (double)n_head * head_dim, n_head),
-                 drop.p > 0);
+    (void)dqkv, (void)dout, (void)qkv, (void)out, (void)lse;
+    plan_operate(
+        s, "attention backward", ATTENTION,
+        cost_attention_backward(element(s), rows->n_tokens, pairs(rows, a->window), &a->heads),
+        a->drop.p > 0);
+}
+
+static void swiglu_forward(struct stream *s, void *y, const void *gate_up, int n, int I)
+{
+    (void)y, (void)gate_up;
+    plan_operate(s, "SwiGLU", OTHER, cost_swiglu_forward(element(s), n, I), false);
+}
+
+static void swiglu_backward(struct stream *s, void *dgate_up, void *y, const void *dy,
+                            const void *gate_up, int n, int I)
+{
+    (void)dgate_up, (void)dy, (void)gate_up;
+    plan_operate(s, "SwiGLU backward", OTHER, cost_swiglu_backward(element(s), n, I, y), false);
 }
 
 static void gather_last(struct stream *s, void *y, const void *x, const struct token_rows *rows,

@@ -10,7 +10,7 @@ usage: kernel_resources.py PROGRAM          prints the table of model/README.md
                                             smaller toolkits lack, the second alone, in what nvcc
                                             makes of the sources; 77: no nvcc either
 
-Floors are for GPT-2 124M, 8 sequences of 1,024 tokens, bf16, on an H200; those of operators on
+Floors are for GPT-2 124M, whose heads have keys of their own, 8 sequences of 1,024 tokens, bf16, on an H200; those of operators on
 parameters for its token embeddings, (50257, 768), of which 5% are important and a quarter of the
 others closes in a step.
 """
@@ -105,6 +105,9 @@ KERNELS = {
     "attention_backward_kv_generic_kernel": (128, ODD),
     "forward_rows": (96, memory("8 n C bytes", 8 * N * C)),
     "backward_rows": (96, memory("10 n C bytes", 10 * N * C)),
+    "rotate_rows": (128, memory("8 n C bytes, 12 n C with norms", 8 * N * C)),
+    "rotate_norm_backward": (128, memory("12 n C bytes", 12 * N * C)),
+    "swiglu_kernel": (128, memory("6 n I bytes, 12 n I backward", 6 * N * I)),
     "sum_chunks": (256, memory("2 n I bytes", 2 * N * I)),
     "add_partials": (512, memory("4 bytes a partial sum", 4 * 512 * 2 * C)),
     "add_rows": (256, memory("2 n C bytes, 2 C a row read", 2 * N * C + 2 * C * T)),

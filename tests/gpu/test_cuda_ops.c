@@ -9,10 +9,12 @@
 #include "data/batch.h"
 
 #define BF16_BOUND 4e-3 /* relative: one rounding of what is computed in fp32 */
+#define TWICE      6e-3 /* two roundings, one after the other */
 #define F32_BOUND  2e-5 /* sums in another order */
 #define LOOSE      1e-2 /* what follows from an intermediate value rounded to bf16 */
 
 #define MAX_SEQS   64
+#define CUDA_PAIRS 128 /* of the widest head */
 #define MAX_ARRAYS 64
 #define MAX_KEPT   8
 
@@ -346,6 +348,40 @@ static void run_layernorm_backward(const void *example)
     }
 }
 
+static void run_rmsnorm_forward(const void *example)
+{
+    const struct example *e = example;
+    const struct rows rows = given_rows(e);
+    const size_t C = (size_t)e->C, n = (size_t)rows.n * C;
+    void *x_in = given(n, 1), *branch = e->no_branch ? NULL : given(n, 2), *weight = given(C, 5);
+    void *x_out = e->in_place ? x_in : room(n), *y = room(n);
+    float *rstd = room_f32((size_t)rows.n);
+    on->ops->residual_rmsnorm_forward(on->compute, x_out, y, rstd, x_in, branch, &rows.given,
+                                      weight, 1e-5f, e->C, dropout_of(e));
+    keep("x_out", x_out, n, BF16_BOUND);
+    keep("y", y, n, branch ? LOOSE : TWICE);
+    keep_f32("rstd", rstd, (size_t)rows.n, branch ? LOOSE : F32_BOUND);
+}
+
+static void run_rmsnorm_backward(const void *example)
+{
+    const struct example *e = example;
+    const struct rows rows = given_rows(e);
+    const size_t C = (size_t)e->C, n = (size_t)rows.n * C;
+    void *dy = given(n, 2), *x_out = given(n, 3), *weight = given(C, 4);
+    float *rstd = given_f32((size_t)rows.n, 8);
+    for (int accumulate = 0; accumulate < 2; accumulate++) {
+        void *dx = given(n, 1), *dbranch = e->no_branch ? NULL : room(n);
+        float *dweight = accumulate ? given_f32(C, 5) : room_f32(C);
+        on->ops->residual_rmsnorm_backward(on->compute, dx, dbranch, dweight, dy, x_out, rstd,
+                                           &rows.given, weight, e->C, dropout_of(e), accumulate);
+        keep("dx", dx, n, BF16_BOUND);
+        if (dbranch)
+            keep_mask("dbranch", dbranch, n, BF16_BOUND, true);
+        keep_f32(accumulate ? "dweight, added" : "dweight", dweight, C, F32_BOUND);
+    }
+}
+
 static void run_bias_backward(const void *example)
 {
     const struct example *e = example;
@@ -356,6 +392,78 @@ static void run_bias_backward(const void *example)
         on->ops->bias_backward(on->compute, db, dy, rows.n, e->C, accumulate);
         keep_f32(accumulate ? "db, added to" : "db", db, (size_t)e->C, F32_BOUND);
     }
+}
+
+static struct heads heads_of(int shape)
+{
+    static const struct heads shapes[] = {{2, 2, 64}, {3, 1, 32},  {4, 2, 80}, {2, 1, 128},
+                                          {3, 3, 10}, {9, 3, 100}, {1, 1, 2},  {2, 1, 256}};
+    return shapes[shape % (int)(sizeof shapes / sizeof *shapes)];
+}
+
+/* Forward and backward apart: backward's inputs are its own, so that its bound is its own. */
+static void rotary_of(const struct example *e, bool norms, int shape)
+{
+    const struct rows rows = given_rows(e);
+    const struct heads heads = heads_of(shape);
+    const size_t D = (size_t)heads.head_dim, n = (size_t)rows.n * (size_t)heads_row(&heads);
+    const size_t n_pre = (size_t)rows.n * (size_t)(heads.n_head + heads.n_kv_head) * D;
+    float frequency[CUDA_PAIRS];
+    for (size_t i = 0; i < D / 2; i++)
+        frequency[i] = powf(500, -2.0f * (float)i / (float)D);
+    const struct rotary rotary = {.heads = heads,
+                                  .frequency = given_bytes(frequency, sizeof(float) * D / 2),
+                                  .scale = 1.125f,
+                                  .q_weight = norms ? given(D, 1) : NULL,
+                                  .k_weight = norms ? given(D, 2) : NULL,
+                                  .eps = 1e-6f};
+    void *qkv = given(n, 3), *pre = norms ? room(n_pre) : NULL, *dqkv = given(n, 4);
+    float *dq = room_f32(D), *dk = given_f32(D, 6);
+    on->ops->rotary_forward(on->compute, qkv, pre, &rows.given, &rotary);
+    keep("qkv", qkv, n, LOOSE);
+    if (!norms) {
+        on->ops->rotary_backward(on->compute, dqkv, NULL, NULL, NULL, &rows.given, &rotary, true);
+        keep("dqkv", dqkv, n, LOOSE);
+        return;
+    }
+    void *dqkv_2 = given(n, 4);
+    float *dq_2 = given_f32(D, 5), *dk_2 = room_f32(D);
+    on->ops->rotary_backward(on->compute, dqkv, dq, room_f32(D), pre, &rows.given, &rotary, false);
+    on->ops->rotary_backward(on->compute, dqkv_2, dq_2, dk, pre, &rows.given, &rotary, true);
+    on->ops->rotary_backward(on->compute, given(n, 4), room_f32(D), dk_2, pre, &rows.given, &rotary,
+                             false);
+    keep("pre", pre, n_pre, 0);
+    keep("dqkv", dqkv, n, LOOSE);
+    keep_f32("dq", dq, D, LOOSE);
+    keep_f32("dk", dk_2, D, LOOSE);
+    keep_f32("dq, added", dq_2, D, LOOSE);
+    keep_f32("dk, added", dk, D, LOOSE);
+}
+
+static void run_rotary(const void *example)
+{
+    rotary_of(example, false, (int)((const struct example *)example - examples));
+}
+
+static void run_rotary_norms(const void *example)
+{
+    rotary_of(example, true, (int)((const struct example *)example - examples));
+}
+
+static void run_swiglu(const void *example)
+{
+    const struct example *e = example;
+    const struct rows rows = given_rows(e);
+    const size_t n = (size_t)rows.n * (size_t)e->C;
+    void *gate_up = given(2 * n, 1), *y = room(n), *dy = given(n, 2);
+    void *dgate_up = e->in_place ? gate_up : room(2 * n);
+    void *again = e->in_place ? dy : e->no_branch ? NULL : room(n);
+    on->ops->swiglu_forward(on->compute, y, gate_up, rows.n, e->C);
+    on->ops->swiglu_backward(on->compute, dgate_up, again, dy, gate_up, rows.n, e->C);
+    keep("y", y, n, BF16_BOUND);
+    keep("dgate_up", dgate_up, 2 * n, BF16_BOUND);
+    if (again)
+        keep("y again", again, n, BF16_BOUND);
 }
 
 static void run_last_tokens(const void *example)
@@ -492,9 +600,11 @@ int main(void)
     const struct CMUnitTest tests[] = {
         ON_EXAMPLES(embedding_forward), ON_EXAMPLES(embedding_backward),
         ON_EXAMPLES(layernorm_forward), ON_EXAMPLES(layernorm_backward),
-        ON_EXAMPLES(bias_backward),     ON_EXAMPLES(last_tokens),
-        cmocka_unit_test(losses),       cmocka_unit_test(sums),
-        cmocka_unit_test(rounding),
+        ON_EXAMPLES(rmsnorm_forward),   ON_EXAMPLES(rmsnorm_backward),
+        ON_EXAMPLES(bias_backward),     ON_EXAMPLES(rotary),
+        ON_EXAMPLES(rotary_norms),      ON_EXAMPLES(swiglu),
+        ON_EXAMPLES(last_tokens),       cmocka_unit_test(losses),
+        cmocka_unit_test(sums),         cmocka_unit_test(rounding),
     };
     cpu = device_cpu(2);
     cuda = cuda_device();

@@ -8,6 +8,7 @@
 #define BOUND    1e-2
 #define N_HEADS  2 /* as in make_bf16.py */
 #define HEAD_DIM 64
+#define THETA    100
 #define EPS      1e-5f
 
 static struct device *cuda;
@@ -127,6 +128,24 @@ static void layernorm(void **state)
     safetensors_close(file);
 }
 
+static void rmsnorm(void **state)
+{
+    (void)state;
+    open_case("rmsnorm");
+    const int n = rows_of("x"), C = cols_of("x");
+    const struct token_rows rows = {.n_tokens = n};
+    void *x = given("x"), *y = room(count("y")), *weight = given("weight"), *dx = room(count("x"));
+    float *rstd = zeros((size_t)n), *dweight = zeros((size_t)C);
+    OPS->residual_rmsnorm_forward(COMPUTE, x, y, rstd, x, NULL, &rows, weight, EPS, C, no_drop);
+    cuda->zero(COMPUTE, dx, sizeof(uint16_t) * count("x"));
+    OPS->residual_rmsnorm_backward(COMPUTE, dx, NULL, dweight, given("dy"), x, rstd, &rows, weight,
+                                   C, no_drop, false);
+    expect("y", y, DTYPE_BF16);
+    expect("dx", dx, DTYPE_BF16);
+    expect("dweight", dweight, DTYPE_F32);
+    safetensors_close(file);
+}
+
 static void mlp(void **state)
 {
     (void)state;
@@ -172,11 +191,23 @@ static void mlp(void **state)
     safetensors_close(file);
 }
 
-static void attention(void **state)
+static void swiglu(void **state)
 {
     (void)state;
-    open_case("attention");
-    const int n = rows_of("qkv"), n_seqs = rows_of("seq_start") - 1;
+    open_case("swiglu");
+    const int n = rows_of("dy"), inner = cols_of("dy");
+    void *gate_up = given("gate_up"), *y = room(count("y")), *dgate_up = room(count("gate_up"));
+    OPS->swiglu_forward(COMPUTE, y, gate_up, n, inner);
+    OPS->swiglu_backward(COMPUTE, dgate_up, NULL, given("dy"), gate_up, n, inner);
+    expect("y", y, DTYPE_BF16);
+    expect("dgate_up", dgate_up, DTYPE_BF16);
+    safetensors_close(file);
+}
+
+/* The sequences of the case's file, in device memory. */
+static struct token_rows given_rows(int n)
+{
+    const int n_seqs = rows_of("seq_start") - 1;
     int *start = read_ints("seq_start"), *position = zf_malloc(sizeof(int) * (size_t)n);
     uint32_t *token_seq = zf_malloc(sizeof *token_seq * (size_t)n);
     for (int i = 0; i < n_seqs; i++)
@@ -190,17 +221,57 @@ static void attention(void **state)
                                     cuda_upload(cuda, position, sizeof(int) * (size_t)n),
                                     given("seq_start"),
                                     cuda_upload(cuda, token_seq, sizeof *token_seq * (size_t)n)};
-    void *qkv = given("qkv"), *out = room(count("out")), *dqkv = room(count("qkv"));
-    float *lse = zeros((size_t)n * N_HEADS);
-    const float scale = 1 / sqrtf(HEAD_DIM);
-    OPS->attention_forward(COMPUTE, out, lse, qkv, &rows, N_HEADS, HEAD_DIM, scale, no_drop);
-    OPS->attention_backward(COMPUTE, dqkv, given("dout"), qkv, out, lse, &rows, N_HEADS, HEAD_DIM,
-                            scale, no_drop);
-    expect("out", out, DTYPE_BF16);
-    expect("dqkv", dqkv, DTYPE_BF16);
     free(start);
     free(position);
     free(token_seq);
+    return rows;
+}
+
+static void attention_of(const char *name, struct heads heads)
+{
+    open_case(name);
+    const int n = rows_of("qkv");
+    const struct token_rows rows = given_rows(n);
+    void *qkv = given("qkv"), *out = room(count("out")), *dqkv = room(count("qkv"));
+    float *lse = zeros((size_t)n * (size_t)heads.n_head);
+    const struct attention attention = {.heads = heads, .scale = 1 / sqrtf(HEAD_DIM)};
+    OPS->attention_forward(COMPUTE, out, lse, qkv, &rows, &attention);
+    OPS->attention_backward(COMPUTE, dqkv, given("dout"), qkv, out, lse, &rows, &attention);
+    expect("out", out, DTYPE_BF16);
+    expect("dqkv", dqkv, DTYPE_BF16);
+    safetensors_close(file);
+}
+
+static void attention(void **state)
+{
+    (void)state;
+    attention_of("attention", (struct heads){N_HEADS, N_HEADS, HEAD_DIM});
+    attention_of("grouped", (struct heads){N_HEADS, 1, HEAD_DIM});
+}
+
+static void rotary(void **state)
+{
+    (void)state;
+    open_case("rotary");
+    const int n = rows_of("qkv");
+    const struct token_rows rows = given_rows(n);
+    float frequency[HEAD_DIM / 2];
+    for (int i = 0; i < HEAD_DIM / 2; i++)
+        frequency[i] = powf(THETA, -2.0f * (float)i / HEAD_DIM);
+    const struct rotary rotary = {.heads = {N_HEADS, 1, HEAD_DIM},
+                                  .frequency = cuda_upload(cuda, frequency, sizeof frequency),
+                                  .scale = 1,
+                                  .q_weight = given("q_weight"),
+                                  .k_weight = given("k_weight"),
+                                  .eps = EPS};
+    void *qkv = given("qkv"), *pre = room(count("qkv")), *dqkv = given("dout");
+    float *dq_weight = zeros(HEAD_DIM), *dk_weight = zeros(HEAD_DIM);
+    OPS->rotary_forward(COMPUTE, qkv, pre, &rows, &rotary);
+    OPS->rotary_backward(COMPUTE, dqkv, dq_weight, dk_weight, pre, &rows, &rotary, false);
+    expect("out", qkv, DTYPE_BF16);
+    expect("dqkv", dqkv, DTYPE_BF16);
+    expect("dq_weight", dq_weight, DTYPE_F32);
+    expect("dk_weight", dk_weight, DTYPE_F32);
     safetensors_close(file);
 }
 
@@ -225,9 +296,8 @@ static void cross_entropy(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(layernorm),
-        cmocka_unit_test(mlp),
-        cmocka_unit_test(attention),
+        cmocka_unit_test(layernorm),     cmocka_unit_test(rmsnorm),   cmocka_unit_test(mlp),
+        cmocka_unit_test(swiglu),        cmocka_unit_test(attention), cmocka_unit_test(rotary),
         cmocka_unit_test(cross_entropy),
     };
     cuda = cuda_device();

@@ -531,21 +531,19 @@ static void note_norm_backward(struct stream *s, void *dx, void *dbranch, float 
 }
 
 static void note_attention_forward(struct stream *s, void *out, float *lse, const void *qkv,
-                                   const struct token_rows *rows, int n_head, int head_dim,
-                                   float scale, struct dropout drop)
+                                   const struct token_rows *rows, const struct attention *attention)
 {
-    note(0, drop);
-    noted.ops->attention_forward(s, out, lse, qkv, rows, n_head, head_dim, scale, drop);
+    note(0, attention->drop);
+    noted.ops->attention_forward(s, out, lse, qkv, rows, attention);
 }
 
 static void note_attention_backward(struct stream *s, void *dqkv, const void *dout, const void *qkv,
                                     const void *out, const float *lse,
-                                    const struct token_rows *rows, int n_head, int head_dim,
-                                    float scale, struct dropout drop)
+                                    const struct token_rows *rows,
+                                    const struct attention *attention)
 {
-    note(1, drop);
-    noted.ops->attention_backward(s, dqkv, dout, qkv, out, lse, rows, n_head, head_dim, scale,
-                                  drop);
+    note(1, attention->drop);
+    noted.ops->attention_backward(s, dqkv, dout, qkv, out, lse, rows, attention);
 }
 
 static void each_dropout_has_a_site_of_its_own(void **state)

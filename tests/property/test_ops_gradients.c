@@ -206,6 +206,78 @@ static void residual_layernorm(void **state)
     layernorm_with(300, 0.1f, true);
 }
 
+struct rmsnorm_case {
+    struct stream_of_tokens stream;
+    struct dropout drop;
+    int C;
+    float *x_in, *branch, *weight; /* branch NULL: none */
+    float *x_out, *y, *rstd;
+    float *weight_x, *weight_y;
+};
+
+static double rmsnorm_value(void *context)
+{
+    struct rmsnorm_case *c = context;
+    const size_t n = (size_t)N_TOKENS * c->C;
+    device->ops->residual_rmsnorm_forward(device->compute, c->x_out, c->y, c->rstd, c->x_in,
+                                          c->branch, &c->stream.rows, c->weight, 1e-5f, c->C,
+                                          c->drop);
+    return dot(c->x_out, c->weight_x, n) + dot(c->y, c->weight_y, n);
+}
+
+/* Asserts that a gradient that was added to is `from` plus one that was written. */
+static void check_added(const char *what, const float *added, const float *from,
+                        const float *written, size_t n)
+{
+    for (size_t i = 0; i < n; i++)
+        if (fabs(added[i] - (double)from[i] - written[i]) > 1e-5 * (1 + fabs(written[i])))
+            fail_msg("%s: %g was added to %g, not %g", what, (double)added[i] - from[i], from[i],
+                     written[i]);
+}
+
+static void rmsnorm_with(int C, float p, bool with_branch)
+{
+    struct rmsnorm_case c = {.C = C, .drop = dropout_of(p)};
+    make_tokens(&c.stream);
+    const size_t n = (size_t)N_TOKENS * C;
+    c.x_in = random_array(n, 1);
+    c.branch = with_branch ? random_array(n, 2) : NULL;
+    c.weight = random_array((size_t)C, 3);
+    c.x_out = zero_array(n);
+    c.y = zero_array(n);
+    c.rstd = zero_array(N_TOKENS);
+    c.weight_x = random_array(n, 5);
+    c.weight_y = random_array(n, 6);
+    rmsnorm_value(&c);
+    float *dx = zero_array(n), *dbranch = with_branch ? zero_array(n) : NULL;
+    float *from = random_array((size_t)C, 7), *dweight = random_array((size_t)C, 7);
+    float *added = random_array((size_t)C, 7);
+    for (int accumulate = 1; accumulate >= 0; accumulate--) {
+        memcpy(dx, c.weight_x, sizeof(float) * n);
+        device->ops->residual_rmsnorm_backward(
+            device->compute, dx, dbranch, accumulate ? added : dweight, c.weight_y, c.x_out, c.rstd,
+            &c.stream.rows, c.weight, C, c.drop, accumulate);
+    }
+    check_gradient("x_in", rmsnorm_value, &c, c.x_in, dx, n);
+    if (with_branch)
+        check_gradient("branch", rmsnorm_value, &c, c.branch, dbranch, n);
+    check_gradient("weight", rmsnorm_value, &c, c.weight, dweight, (size_t)C);
+    check_added("weight", added, from, dweight, (size_t)C);
+    float *arrays[] = {c.x_in,     c.branch,   c.weight, c.x_out, c.y,   c.rstd, dx,
+                       c.weight_x, c.weight_y, dbranch,  dweight, added, from};
+    for (size_t i = 0; i < sizeof arrays / sizeof *arrays; i++)
+        free(arrays[i]);
+}
+
+static void residual_rmsnorm(void **state)
+{
+    (void)state;
+    rmsnorm_with(24, 0, true);
+    rmsnorm_with(24, 0.3f, true);
+    rmsnorm_with(24, 0, false);
+    rmsnorm_with(300, 0.1f, true);
+}
+
 enum { M = 9, N = 21, K = 13 };
 
 struct linear_case {
@@ -262,11 +334,68 @@ static void linear(void **state)
     linear_with(ACT_GELU_ERF);
 }
 
+struct rotary_case {
+    struct stream_of_tokens stream;
+    struct rotary rotary;
+    float *qkv, *turned, *pre, *weight;
+};
+
+static double rotary_value(void *context)
+{
+    struct rotary_case *c = context;
+    const size_t n = (size_t)N_TOKENS * heads_row(&c->rotary.heads);
+    memcpy(c->turned, c->qkv, sizeof(float) * n);
+    device->ops->rotary_forward(device->compute, c->turned, c->pre, &c->stream.rows, &c->rotary);
+    return dot(c->turned, c->weight, n);
+}
+
+static void rotary_with(struct heads heads, bool with_norms)
+{
+    const int D = heads.head_dim;
+    const size_t row = (size_t)heads_row(&heads), n = N_TOKENS * row;
+    float *frequency = random_array((size_t)D / 2, 1), *q_weight = random_array((size_t)D, 2);
+    float *k_weight = random_array((size_t)D, 3), *dqkv = zero_array(n);
+    float *from = random_array(2 * (size_t)D, 6), *written = random_array(2 * (size_t)D, 6);
+    float *added = random_array(2 * (size_t)D, 6);
+    struct rotary_case c = {.rotary = {heads, frequency, 0.8f, with_norms ? q_weight : NULL,
+                                       with_norms ? k_weight : NULL, 1e-5f},
+                            .qkv = random_array(n, 4),
+                            .turned = zero_array(n),
+                            .pre = zero_array(n),
+                            .weight = random_array(n, 5)};
+    make_tokens(&c.stream);
+    rotary_value(&c);
+    for (int accumulate = 1; accumulate >= 0; accumulate--) {
+        float *weights = accumulate ? added : written;
+        memcpy(dqkv, c.weight, sizeof(float) * n);
+        device->ops->rotary_backward(device->compute, dqkv, weights, weights + D, c.pre,
+                                     &c.stream.rows, &c.rotary, accumulate);
+    }
+    for (size_t t = 0; t < N_TOKENS; t += 3)
+        check_gradient("qkv", rotary_value, &c, c.qkv + t * row, dqkv + t * row, row);
+    if (with_norms) {
+        check_gradient("q's weight", rotary_value, &c, q_weight, written, (size_t)D);
+        check_gradient("k's weight", rotary_value, &c, k_weight, written + D, (size_t)D);
+        check_added("weights", added, from, written, 2 * (size_t)D);
+    }
+    float *arrays[] = {frequency, q_weight, k_weight, dqkv,  c.qkv,  c.turned,
+                       c.pre,     c.weight, from,     added, written};
+    for (size_t i = 0; i < sizeof arrays / sizeof *arrays; i++)
+        free(arrays[i]);
+}
+
+static void rotary(void **state)
+{
+    (void)state;
+    rotary_with((struct heads){2, 2, 8}, false);
+    rotary_with((struct heads){3, 1, 10}, false);
+    rotary_with((struct heads){2, 2, 8}, true);
+    rotary_with((struct heads){4, 2, 40}, true);
+}
+
 struct attention_case {
     struct stream_of_tokens stream;
-    struct dropout drop;
-    int n_head, head_dim;
-    float scale;
+    struct attention attention;
     float *qkv, *out, *lse, *weight;
 };
 
@@ -274,27 +403,28 @@ static double attention_value(void *context)
 {
     struct attention_case *c = context;
     device->ops->attention_forward(device->compute, c->out, c->lse, c->qkv, &c->stream.rows,
-                                   c->n_head, c->head_dim, c->scale, c->drop);
-    return dot(c->out, c->weight, (size_t)N_TOKENS * c->n_head * c->head_dim);
+                                   &c->attention);
+    const struct heads *h = &c->attention.heads;
+    return dot(c->out, c->weight, (size_t)N_TOKENS * h->n_head * h->head_dim);
 }
 
-static void attention_with(int n_head, int head_dim, float p)
+static void attention_with(struct heads heads, int window, float p)
 {
     struct attention_case c = {
-        .n_head = n_head, .head_dim = head_dim, .scale = 0.7f, .drop = dropout_of(p)};
+        .attention = {.heads = heads, .window = window, .scale = 0.7f, .drop = dropout_of(p)}};
     make_tokens(&c.stream);
-    const size_t n = (size_t)N_TOKENS * n_head * head_dim;
-    c.qkv = random_array(3 * n, 1);
+    const size_t n = (size_t)N_TOKENS * heads.n_head * heads.head_dim;
+    const size_t row = (size_t)heads_row(&heads);
+    c.qkv = random_array(N_TOKENS * row, 1);
     c.out = zero_array(n);
-    c.lse = zero_array((size_t)N_TOKENS * n_head);
+    c.lse = zero_array((size_t)N_TOKENS * heads.n_head);
     c.weight = random_array(n, 2);
-    float *dqkv = random_array(3 * n, 3);
+    float *dqkv = random_array(N_TOKENS * row, 3);
     attention_value(&c);
     device->ops->attention_backward(device->compute, dqkv, c.weight, c.qkv, c.out, c.lse,
-                                    &c.stream.rows, n_head, head_dim, c.scale, c.drop);
-    for (int t = 0; t < N_TOKENS; t += 3)
-        check_gradient("qkv", attention_value, &c, c.qkv + t * 3 * n_head * head_dim,
-                       dqkv + t * 3 * n_head * head_dim, (size_t)3 * n_head * head_dim);
+                                    &c.stream.rows, &c.attention);
+    for (size_t t = 0; t < N_TOKENS; t += 3)
+        check_gradient("qkv", attention_value, &c, c.qkv + t * row, dqkv + t * row, row);
     float *arrays[] = {c.qkv, c.out, c.lse, c.weight, dqkv};
     for (size_t i = 0; i < sizeof arrays / sizeof *arrays; i++)
         free(arrays[i]);
@@ -303,9 +433,38 @@ static void attention_with(int n_head, int head_dim, float p)
 static void attention(void **state)
 {
     (void)state;
-    attention_with(2, 8, 0);
-    attention_with(2, 8, 0.3f);
-    attention_with(1, 40, 0.1f);
+    attention_with((struct heads){2, 2, 8}, 0, 0);
+    attention_with((struct heads){2, 2, 8}, 0, 0.3f);
+    attention_with((struct heads){1, 1, 40}, 0, 0.1f);
+    attention_with((struct heads){6, 2, 8}, 0, 0.3f);
+    attention_with((struct heads){2, 1, 8}, 7, 0);
+    attention_with((struct heads){2, 2, 8}, 34, 0.3f);
+}
+
+struct swiglu_case {
+    float *gate_up, *y, *weight;
+};
+
+static double swiglu_value(void *context)
+{
+    struct swiglu_case *c = context;
+    device->ops->swiglu_forward(device->compute, c->y, c->gate_up, M, N);
+    return dot(c->y, c->weight, M * N);
+}
+
+static void swiglu(void **state)
+{
+    (void)state;
+    struct swiglu_case c = {
+        .gate_up = zero_array(2 * M * N), .y = zero_array(M * N), .weight = random_array(M * N, 2)};
+    float *dgate_up = random_array(2 * M * N, 3);
+    fill(c.gate_up, 2 * M * N, 1, -4, 4);
+    device->ops->swiglu_backward(device->compute, dgate_up, NULL, c.weight, c.gate_up, M, N);
+    check_gradient("gate_up", swiglu_value, &c, c.gate_up, dgate_up, 2 * M * N);
+    free(c.gate_up);
+    free(c.y);
+    free(c.weight);
+    free(dgate_up);
 }
 
 struct last_case {
@@ -390,9 +549,11 @@ static int set_up(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(embedding), cmocka_unit_test(residual_layernorm),
-        cmocka_unit_test(linear),    cmocka_unit_test(attention),
-        cmocka_unit_test(last),      cmocka_unit_test(losses),
+        cmocka_unit_test(embedding),        cmocka_unit_test(residual_layernorm),
+        cmocka_unit_test(residual_rmsnorm), cmocka_unit_test(linear),
+        cmocka_unit_test(rotary),           cmocka_unit_test(attention),
+        cmocka_unit_test(swiglu),           cmocka_unit_test(last),
+        cmocka_unit_test(losses),
     };
     return cmocka_run_group_tests_name("ops_gradients", tests, set_up, NULL);
 }

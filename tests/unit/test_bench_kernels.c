@@ -15,7 +15,7 @@ static const struct kernel_shape shape = {.n = 40,
                                           .length = 10,
                                           .C = 6,
                                           .inner = 24,
-                                          .n_head = 2,
+                                          .n_head = 3,
                                           .vocab = 100,
                                           .positions = 16,
                                           .logit_rows = 8,
@@ -44,9 +44,17 @@ static void costs_are_those_of_every_array_once(void **state)
         {"embedding backward", 2 * 40 * 6 + 8 * 40 * 6, 0, 0},
         {"layer norm, residual", 4 * 480 + 40 * 8, 0, 0},
         {"layer norm backward", 5 * 480 + 40 * 8, 0, 0},
+        {"RMSNorm, residual", 4 * 480 + 40 * 4, 0, 0},
+        {"RMSNorm backward", 5 * 480 + 40 * 4, 0, 0},
+        {"rotary", 4 * 40 * 12, 0, 0}, /* q and k */
+        {"rotary backward", 4 * 40 * 12, 0, 0},
+        {"rotary, norms", 6 * 40 * 12, 0, 0},
+        {"rotary backward, norms", 6 * 40 * 12, 0, 0},
         /* each sequence has 55 pairs; two products of 2 FLOPs for each and the width of 6 */
-        {"attention", 4 * 480 + 40 * 2 * 4, 0, 4 * 55 * 6 * 4},
-        {"attention backward", 8 * 480 + 40 * 2 * 4, 0, 4 * 55 * 6 * 10},
+        {"attention", 4 * 480 + 40 * 3 * 4, 0, 4 * 55 * 6 * 4},
+        {"attention backward", 8 * 480 + 40 * 3 * 4, 0, 4 * 55 * 6 * 10},
+        {"SwiGLU", 3 * 2 * 40 * 12, 0, 0},
+        {"SwiGLU backward", 6 * 2 * 40 * 12, 0, 0},
         {"bias backward", 2 * 40 * 24, 0, 0},
         {"gather last tokens", 2 * 48, 0, 0},
         {"scatter last tokens", 480 + 48, 0, 0},
@@ -86,6 +94,21 @@ static void a_product_costs_its_operands_and_its_epilogue(void **state)
     assert_true(cost_matmul(2, &p).bytes == 2 * (3 * 7 + 7 * 5) + 8 * 3 * 5);
     p = (struct matmul){.m = 3, .n = 5, .k = 7, .pre = &p};
     assert_true(cost_matmul(2, &p).bytes == 2 * (3 * 7 + 7 * 5 + 2 * 3 * 5));
+}
+
+/* 4 heads of 8 columns, 2 to one of k and v; q of 32 columns, k and v of 16 each. */
+static void shared_keys_and_windows_cost_less(void **state)
+{
+    (void)state;
+    const struct heads heads = {4, 2, 8};
+    assert_true(attention_pairs(10, 0) == 55 && attention_pairs(10, 10) == 55);
+    assert_true(attention_pairs(10, 1) == 10 && attention_pairs(10, 3) == 1 + 2 + 3 * 8);
+    assert_true(cost_attention_forward(2, 5, 15, &heads).bytes == 2 * 5 * (64 + 32) + 5 * 4 * 4);
+    assert_true(cost_attention_forward(2, 5, 15, &heads).flops == 15 * 32 * 4);
+    assert_true(cost_attention_backward(2, 5, 15, &heads).bytes ==
+                2 * 5 * (2 * 64 + 2 * 32) + 5 * 4 * 4);
+    const struct rotary rotary = {.heads = heads};
+    assert_true(cost_rotary(2, 5, &rotary).bytes == 2 * 5 * 48 * 2);
 }
 
 /* Everything runs on arrays of the shape's own sizes: AddressSanitizer sees what passes an end. */
@@ -252,6 +275,7 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(costs_are_those_of_every_array_once),
         cmocka_unit_test(a_product_costs_its_operands_and_its_epilogue),
+        cmocka_unit_test(shared_keys_and_windows_cost_less),
         cmocka_unit_test(all_run_at_odd_shapes),
         cmocka_unit_test(seconds_are_those_of_a_run),
         cmocka_unit_test(rates_are_those_of_their_work),

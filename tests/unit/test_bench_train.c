@@ -37,20 +37,20 @@ static double attention_flops(const struct token_rows *rows, int width, int prod
 }
 
 static void count_attention_forward(struct stream *s, void *out, float *lse, const void *qkv,
-                                    const struct token_rows *rows, int n_head, int head_dim,
-                                    float scale, struct dropout drop)
+                                    const struct token_rows *rows,
+                                    const struct attention *attention)
 {
-    counted += attention_flops(rows, n_head * head_dim, 2);
-    real->attention_forward(s, out, lse, qkv, rows, n_head, head_dim, scale, drop);
+    counted += attention_flops(rows, attention->heads.n_head * attention->heads.head_dim, 2);
+    real->attention_forward(s, out, lse, qkv, rows, attention);
 }
 
 static void count_attention_backward(struct stream *s, void *dqkv, const void *dout,
                                      const void *qkv, const void *out, const float *lse,
-                                     const struct token_rows *rows, int n_head, int head_dim,
-                                     float scale, struct dropout drop)
+                                     const struct token_rows *rows,
+                                     const struct attention *attention)
 {
-    counted += attention_flops(rows, n_head * head_dim, 4);
-    real->attention_backward(s, dqkv, dout, qkv, out, lse, rows, n_head, head_dim, scale, drop);
+    counted += attention_flops(rows, attention->heads.n_head * attention->heads.head_dim, 4);
+    real->attention_backward(s, dqkv, dout, qkv, out, lse, rows, attention);
 }
 
 static struct train_job job_of(struct device *device, enum gpt_head head)

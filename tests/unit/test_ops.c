@@ -9,6 +9,7 @@
 #include "data/rng.h"
 #include "model/cpu/cpu.h"
 #include "model/cpu/vector_math.h"
+#include "model/device/angle.h"
 
 #include <math.h>
 
@@ -296,48 +297,160 @@ static void norm_gradients_are_written_or_added(void **state)
     norm_gradients_with(&no_rows, 3, true);
 }
 
-/* out and lse of one head of one query */
-static void expected_attention(double *out, double *lse, const float *qkv, int start, int t, int C,
-                               int head, int head_dim, double scale, const struct dropout *d)
+static void rmsnorm_with(int C, bool with_branch, bool in_place, struct dropout d)
 {
-    double weight[POSITIONS], sum = 0, max = -INFINITY;
-    const float *q = qkv + (size_t)t * 3 * C + head * head_dim;
-    for (int i = start; i <= t; i++) {
-        const float *k = qkv + (size_t)i * 3 * C + C + head * head_dim;
-        double score = 0;
-        for (int j = 0; j < head_dim; j++)
-            score += scale * q[j] * k[j];
-        weight[i - start] = score;
-        max = fmax(max, score);
+    const size_t n = (size_t)N_TOKENS * C;
+    float *x_in = random_array(n, 1), *branch = with_branch ? random_array(n, 2) : NULL;
+    float *weight = random_array((size_t)C, 3);
+    float *x_out = in_place ? x_in : random_array(n, 5), *y = random_array(n, 6), rstd[N_TOKENS];
+    double *expected_x = zf_malloc(sizeof(double) * n), *expected_y = zf_malloc(sizeof(double) * n);
+    double expected_rstd[N_TOKENS];
+    expected_layernorm(expected_x, expected_y, x_in, branch, weight, weight, &d, C);
+    for (int t = 0; t < N_TOKENS; t++) {
+        double squares = 0;
+        for (int j = 0; j < C; j++)
+            squares += expected_x[t * C + j] * expected_x[t * C + j];
+        expected_rstd[t] = 1 / sqrt(squares / C + 1e-5);
+        for (int j = 0; j < C; j++)
+            expected_y[t * C + j] = weight[j] * expected_x[t * C + j] * expected_rstd[t];
     }
-    for (int i = 0; i <= t - start; i++)
-        sum += exp(weight[i] - max);
-    *lse = max + log(sum);
-    memset(out, 0, sizeof(double) * (size_t)head_dim);
-    for (int i = start; i <= t; i++) {
-        double p = exp(weight[i - start] - *lse);
-        if (d->p > 0)
-            p *= dropout_factor(d, d->site + ((uint32_t)head << 16), token_seq[t],
-                                (uint32_t)position[t], (uint32_t)(i - start));
-        for (int j = 0; j < head_dim; j++)
-            out[j] += p * qkv[(size_t)i * 3 * C + 2 * C + head * head_dim + j];
+    OPS->residual_rmsnorm_forward(COMPUTE, x_out, y, rstd, x_in, branch, &rows, weight, 1e-5f, C,
+                                  d);
+    assert_near("x_out", x_out, expected_x, n, 1e-6);
+    assert_near("y", y, expected_y, n, 1e-5);
+    assert_near("rstd", rstd, expected_rstd, N_TOKENS, 1e-5);
+    free(x_in);
+    free(branch);
+    free(weight);
+    if (!in_place)
+        free(x_out);
+    free(y);
+    free(expected_x);
+    free(expected_y);
+}
+
+static void rmsnorm(void **state)
+{
+    (void)state;
+    rmsnorm_with(300, true, false, drop);
+    rmsnorm_with(300, true, true, drop);
+    rmsnorm_with(24, true, true, no_drop);
+    rmsnorm_with(24, false, false, no_drop);
+    rmsnorm_with(24, false, true, drop);
+}
+
+/* out: one head of q or k; weight NULL: no norm */
+static void expected_rotary(double *out, const float *u, const float *weight, int t,
+                            const struct rotary *r)
+{
+    const int D = r->heads.head_dim, half = D / 2;
+    double squares = 0, *x = zf_malloc(sizeof(double) * (size_t)D);
+    for (int i = 0; i < D; i++)
+        squares += (double)u[i] * u[i];
+    for (int i = 0; i < D; i++)
+        x[i] = weight ? weight[i] * u[i] / sqrt(squares / D + (double)r->eps) : u[i];
+    for (int i = 0; i < half; i++) {
+        const double angle = (double)((float)position[t] * r->frequency[i]);
+        const double c = (double)r->scale * cos(angle), s = (double)r->scale * sin(angle);
+        out[i] = x[i] * c - x[i + half] * s;
+        out[i + half] = x[i + half] * c + x[i] * s;
+    }
+    free(x);
+}
+
+static void rotary_with(struct heads heads, bool with_norms)
+{
+    enum { MOST = 40 };
+    const int D = heads.head_dim, row = heads_row(&heads), n_qk = heads.n_head + heads.n_kv_head;
+    const size_t n = (size_t)N_TOKENS * row;
+    float frequency[MOST], *q_weight = random_array(D, 7), *k_weight = random_array(D, 8);
+    for (int i = 0; i < D / 2; i++)
+        frequency[i] = powf(100, -2.0f * (float)i / (float)D);
+    const struct rotary r = {.heads = heads,
+                             .frequency = frequency,
+                             .scale = 1.25f,
+                             .q_weight = with_norms ? q_weight : NULL,
+                             .k_weight = with_norms ? k_weight : NULL,
+                             .eps = 1e-3f};
+    float *qkv = random_array(n, 1), *old = copy_array(qkv, n);
+    float *pre = random_array((size_t)N_TOKENS * n_qk * D, 2);
+    double *expected = zf_malloc(sizeof(double) * (size_t)row);
+    OPS->rotary_forward(COMPUTE, qkv, with_norms ? pre : NULL, &rows, &r);
+    for (int t = 0; t < N_TOKENS; t++) {
+        for (int i = 0; i < row; i++)
+            expected[i] = old[t * row + i];
+        for (int h = 0; h < n_qk; h++)
+            expected_rotary(expected + h * D, old + t * row + h * D,
+                            h < heads.n_head ? r.q_weight : r.k_weight, t, &r);
+        assert_near("qkv", qkv + t * row, expected, (size_t)row, 1e-6);
+        if (with_norms)
+            assert_memory_equal(pre + t * n_qk * D, old + t * row, sizeof(float) * n_qk * D);
+    }
+    free(q_weight);
+    free(k_weight);
+    free(qkv);
+    free(old);
+    free(pre);
+    free(expected);
+}
+
+static void rotary(void **state)
+{
+    (void)state;
+    for (int with_norms = 0; with_norms < 2; with_norms++) {
+        rotary_with((struct heads){3, 3, 64}, with_norms);
+        rotary_with((struct heads){6, 2, 10}, with_norms);
+        rotary_with((struct heads){2, 1, 80}, with_norms);
     }
 }
 
-static void attention_with(int n_head, int head_dim, float scale, struct dropout d)
+/* out and lse of one head of one query */
+static void expected_attention(double *out, double *lse, const float *qkv, int start, int t,
+                               int head, const struct attention *a)
 {
-    const int C = n_head * head_dim;
+    const struct heads *h = &a->heads;
+    const int hd = h->head_dim, row = heads_row(h), kv_head = head * h->n_kv_head / h->n_head;
+    const int first = a->window && t - start >= a->window ? t + 1 - a->window : start;
+    double weight[POSITIONS], sum = 0, max = -INFINITY;
+    const float *q = qkv + (size_t)t * row + head * hd;
+    for (int i = first; i <= t; i++) {
+        const float *k = qkv + (size_t)i * row + (h->n_head + kv_head) * hd;
+        double score = 0;
+        for (int j = 0; j < hd; j++)
+            score += (double)a->scale * q[j] * k[j];
+        weight[i - first] = score;
+        max = fmax(max, score);
+    }
+    for (int i = 0; i <= t - first; i++)
+        sum += exp(weight[i] - max);
+    *lse = max + log(sum);
+    memset(out, 0, sizeof(double) * (size_t)hd);
+    for (int i = first; i <= t; i++) {
+        const float *v = qkv + (size_t)i * row + (h->n_head + h->n_kv_head + kv_head) * hd;
+        double p = exp(weight[i - first] - *lse);
+        if (a->drop.p > 0)
+            p *= dropout_factor(&a->drop, a->drop.site + ((uint32_t)head << 16), token_seq[t],
+                                (uint32_t)position[t], (uint32_t)(i - start));
+        for (int j = 0; j < hd; j++)
+            out[j] += p * v[j];
+    }
+}
+
+static void attention_with(struct heads heads, int window, float scale, struct dropout d)
+{
+    const struct attention a = {heads, window, scale, d};
+    const int n_head = heads.n_head, head_dim = heads.head_dim, C = n_head * head_dim;
     const size_t n = (size_t)N_TOKENS * C, n_lse = (size_t)N_TOKENS * n_head;
-    float *qkv = random_array(3 * n, 1), *out = random_array(n, 2), *lse = random_array(n_lse, 3);
+    float *qkv = random_array((size_t)N_TOKENS * heads_row(&heads), 1);
+    float *out = random_array(n, 2), *lse = random_array(n_lse, 3);
     double *expected = zf_malloc(sizeof(double) * n);
     double *expected_lse = zf_malloc(sizeof(double) * n_lse);
     for (int s = 0; s < N_SEQS; s++)
         for (int t = seq_start[s]; t < seq_start[s + 1]; t++)
             for (int h = 0; h < n_head; h++)
                 expected_attention(expected + (size_t)t * C + h * head_dim,
-                                   expected_lse + t * n_head + h, qkv, seq_start[s], t, C, h,
-                                   head_dim, scale, &d);
-    OPS->attention_forward(COMPUTE, out, lse, qkv, &rows, n_head, head_dim, scale, d);
+                                   expected_lse + t * n_head + h, qkv, seq_start[s], t, h, &a);
+    OPS->attention_forward(COMPUTE, out, lse, qkv, &rows, &a);
     assert_near("out", out, expected, n, 1e-5);
     assert_near("lse", lse, expected_lse, n_lse, 1e-5);
     free(qkv);
@@ -350,10 +463,49 @@ static void attention_with(int n_head, int head_dim, float scale, struct dropout
 static void attention(void **state)
 {
     (void)state;
-    attention_with(3, 32, 0.2f, no_drop);
-    attention_with(3, 32, 0.2f, drop);
-    attention_with(2, 20, 5, drop);
-    attention_with(1, 64, 0.125f, no_drop);
+    attention_with((struct heads){3, 3, 32}, 0, 0.2f, no_drop);
+    attention_with((struct heads){3, 3, 32}, 0, 0.2f, drop);
+    attention_with((struct heads){2, 2, 20}, 0, 5, drop);
+    attention_with((struct heads){1, 1, 64}, 0, 0.125f, no_drop);
+}
+
+static void attention_of_groups_and_windows(void **state)
+{
+    (void)state;
+    attention_with((struct heads){6, 2, 20}, 0, 0.2f, drop);
+    attention_with((struct heads){4, 1, 32}, 0, 0.2f, no_drop);
+    static const int windows[] = {1, 2, 19, 31, 32, 33, 64, 69, 70, 1000};
+    for (size_t i = 0; i < sizeof windows / sizeof *windows; i++) {
+        attention_with((struct heads){2, 2, 8}, windows[i], 0.7f, no_drop);
+        attention_with((struct heads){4, 2, 8}, windows[i], 0.7f, drop);
+    }
+}
+
+/* Backward's slopes are tested against finite differences; here, where its outputs lie. */
+static void swiglu(void **state)
+{
+    (void)state;
+    enum { N = 41, I = 300 };
+    float *gate_up = random_array(2 * N * I, 1), *y = random_array(N * I, 2);
+    float *dy = random_array(N * I, 3), *dgate_up = random_array(2 * N * I, 4);
+    double *expected = zf_malloc(sizeof(double) * N * I);
+    for (int i = 0; i < N; i++)
+        for (int j = 0; j < I; j++) {
+            gate_up[i * 2 * I + j] *= 20;
+            const double z = gate_up[i * 2 * I + j];
+            expected[i * I + j] = z / (1 + exp(-z)) * gate_up[i * 2 * I + I + j];
+        }
+    OPS->swiglu_forward(COMPUTE, y, gate_up, N, I);
+    assert_near("y", y, expected, N * I, 1e-6);
+    OPS->swiglu_backward(COMPUTE, dgate_up, NULL, dy, gate_up, N, I);
+    OPS->swiglu_backward(COMPUTE, gate_up, dy, dy, gate_up, N, I); /* in place, and y again */
+    assert_memory_equal(gate_up, dgate_up, sizeof(float) * 2 * N * I);
+    assert_near("y again", dy, expected, N * I, 1e-6);
+    free(gate_up);
+    free(y);
+    free(dy);
+    free(dgate_up);
+    free(expected);
 }
 
 static void last_tokens(void **state)
@@ -512,11 +664,19 @@ static void nothing_of_nothing(void **state)
     OPS->embedding_backward(COMPUTE, x, x, x, &no_rows, order, 4, drop);
     OPS->residual_layernorm_forward(COMPUTE, x, x, x, x, x, x, &no_rows, x, x, 1e-5f, 4, drop);
     OPS->residual_layernorm_backward(COMPUTE, x, x, x, x, x, x, x, x, &no_rows, x, 4, drop, true);
+    OPS->residual_rmsnorm_forward(COMPUTE, x, x, x, x, x, &no_rows, x, 1e-5f, 4, drop);
+    OPS->residual_rmsnorm_backward(COMPUTE, x, x, x, x, x, x, &no_rows, x, 4, drop, true);
     OPS->matmul(COMPUTE, x, x, x, &no_rows_of_c);
     OPS->matmul(COMPUTE, x, x, x, &no_columns);
     OPS->bias_backward(COMPUTE, x, x, 0, 4, true);
-    OPS->attention_forward(COMPUTE, x, x, x, &no_rows, 2, 2, 1, drop);
-    OPS->attention_backward(COMPUTE, x, x, x, x, x, &no_rows, 2, 2, 1, drop);
+    const struct rotary turns = {{2, 2, 2}, x, 1, x, x, 1e-5f};
+    OPS->rotary_forward(COMPUTE, x, x, &no_rows, &turns);
+    OPS->rotary_backward(COMPUTE, x, x, x, x, &no_rows, &turns, true);
+    const struct attention two_heads = {.heads = {2, 2, 2}, .scale = 1, .drop = drop};
+    OPS->attention_forward(COMPUTE, x, x, x, &no_rows, &two_heads);
+    OPS->attention_backward(COMPUTE, x, x, x, x, x, &no_rows, &two_heads);
+    OPS->swiglu_forward(COMPUTE, x, x, 0, 4);
+    OPS->swiglu_backward(COMPUTE, x, x, x, x, 0, 4);
     OPS->gather_last(COMPUTE, x, x, &no_rows, 4);
     OPS->scatter_last(COMPUTE, x, x, &no_rows, 4);
     OPS->cross_entropy(COMPUTE, x, x, x, order, 0, 4, 4, 1);
@@ -527,7 +687,23 @@ static void nothing_of_nothing(void **state)
     assert_memory_equal(x, y, sizeof x);
 }
 
-enum { WIDE = 384, HEADS = 6, RESULTS = 12 };
+/* Gradients that are written are zero where there are no rows. */
+static void zeros_of_nothing(void **state)
+{
+    (void)state;
+    float x[8] = {1, 2, 3, 4, 5, 6, 7, 8}, dweight[8] = {1, 2, 3, 4, 5, 6, 7, 8};
+    const float zeros[4] = {0}, rest[4] = {5, 6, 7, 8};
+    OPS->residual_rmsnorm_backward(COMPUTE, x, x, dweight, x, x, x, &no_rows, x, 4, drop, false);
+    assert_memory_equal(dweight, zeros, sizeof zeros);
+    assert_memory_equal(dweight + 4, rest, sizeof rest);
+    const struct rotary turns = {{2, 2, 2}, x, 1, x, x, 1e-5f};
+    dweight[0] = dweight[3] = 1;
+    OPS->rotary_backward(COMPUTE, x, dweight, dweight + 2, x, &no_rows, &turns, false);
+    assert_memory_equal(dweight, zeros, sizeof zeros);
+    assert_memory_equal(dweight + 4, rest, sizeof rest);
+}
+
+enum { WIDE = 384, HEADS = 6, RESULTS = 22 };
 
 /* Runs every operator that splits its work over threads; results[i] is (N_TOKENS, 3 WIDE). */
 static void run_all(int n_threads, float *results[RESULTS])
@@ -545,9 +721,28 @@ static void run_all(int n_threads, float *results[RESULTS])
                                        gamma, 1e-5f, WIDE, drop);
     d->ops->residual_layernorm_backward(d->compute, r[5], r[6], r[7], r[7] + WIDE, qkv, r[3], mean,
                                         rstd, &rows, gamma, WIDE, drop, true);
-    d->ops->attention_forward(d->compute, r[8], lse, qkv, &rows, HEADS, WIDE / HEADS, 0.1f, drop);
-    d->ops->attention_backward(d->compute, r[9], weights, qkv, r[8], lse, &rows, HEADS,
-                               WIDE / HEADS, 0.1f, drop);
+    d->ops->residual_rmsnorm_forward(d->compute, r[12], r[12] + n, rstd, r[3], qkv, &rows, gamma,
+                                     1e-5f, WIDE, drop);
+    d->ops->residual_rmsnorm_backward(d->compute, r[13], r[13] + n, r[14], qkv, r[12], rstd, &rows,
+                                      gamma, WIDE, drop, false);
+    for (int norms = 0; norms < 2; norms++) {
+        const struct rotary turns = {{HEADS, HEADS / 2, WIDE / HEADS},
+                                     gamma,
+                                     0.9f,
+                                     norms ? gamma : NULL,
+                                     norms ? gamma : NULL,
+                                     1e-5f};
+        float *const *at = r + 17 + 2 * norms;
+        d->ops->rotary_forward(d->compute, at[0], norms ? at[1] : NULL, &rows, &turns);
+        d->ops->rotary_backward(d->compute, at[norms ? 0 : 1], r[21], r[21] + WIDE,
+                                norms ? at[1] : NULL, &rows, &turns, false);
+    }
+    d->ops->swiglu_forward(d->compute, r[15], qkv, N_TOKENS, WIDE);
+    d->ops->swiglu_backward(d->compute, r[16], r[16] + 2 * n, qkv, qkv, N_TOKENS, WIDE);
+    const struct attention attention = {
+        .heads = {HEADS, HEADS / 2, WIDE / HEADS}, .scale = 0.1f, .drop = drop};
+    d->ops->attention_forward(d->compute, r[8], lse, qkv, &rows, &attention);
+    d->ops->attention_backward(d->compute, r[9], weights, qkv, r[8], lse, &rows, &attention);
     d->ops->bias_backward(d->compute, r[11], qkv, N_TOKENS, 3 * WIDE, true);
     d->ops->cross_entropy(d->compute, lse, r[11] + n, r[11] + n, order, N_TOKENS, WIDE, WIDE, 1);
     free(gamma);
@@ -592,6 +787,13 @@ static void math_is_accurate(void **state)
         assert_true(fabs(gelu_tanh(x) - activation(ACT_GELU_TANH, x)) < bound);
         assert_true(fabs(gelu_erf(x) - activation(ACT_GELU_ERF, x)) < bound);
     }
+    for (double at = -1e5; at < 1e5; at = at < -20 || at > 20 ? at + 0.37 : at + 1e-4) {
+        const float x = (float)at;
+        float sine, cosine;
+        sine_cosine(x, &sine, &cosine);
+        if (fabs(sine - sin((double)x)) > 1.2e-7 || fabs(cosine - cos((double)x)) > 1.2e-7)
+            fail_msg("sine and cosine of %.9g are %.9g and %.9g", x, sine, cosine);
+    }
     assert_true(vector_exp(-INFINITY) >= 0 && vector_exp(-INFINITY) < 1e-37f);
 }
 
@@ -603,13 +805,18 @@ int main(void)
         cmocka_unit_test(embedding_is_dropped_sum),
         cmocka_unit_test(layernorm),
         cmocka_unit_test(norm_gradients_are_written_or_added),
+        cmocka_unit_test(rmsnorm),
+        cmocka_unit_test(rotary),
         cmocka_unit_test(attention),
+        cmocka_unit_test(attention_of_groups_and_windows),
+        cmocka_unit_test(swiglu),
         cmocka_unit_test(last_tokens),
         cmocka_unit_test(cross_entropy),
         cmocka_unit_test(squared_error),
         cmocka_unit_test(add_sum),
         cmocka_unit_test(sums),
         cmocka_unit_test(nothing_of_nothing),
+        cmocka_unit_test(zeros_of_nothing),
         cmocka_unit_test(same_bits_on_any_threads),
         cmocka_unit_test(math_is_accurate),
     };
