@@ -48,12 +48,31 @@ void added_index(struct added_tokens *a)
     }
     if (a->n)
         qsort(a->tokens, (size_t)a->n, sizeof *a->tokens, in_order);
-    memset(a->first, 0, sizeof a->first);
-    for (int i = 0; i < a->n; i++)
-        a->first[(unsigned char)*a->tokens[i].found + 1] = i + 1;
+    for (int i = 0; i < a->n; i++) {
+        int byte = (unsigned char)*a->tokens[i].found, late = a->tokens[i].late;
+        a->first[byte + 1] = i + 1;
+        a->n_begins[late] += !a->begins[late][byte];
+        a->begins[late][byte] = true;
+        a->begin[late] = byte;
+    }
     for (int byte = 0; byte < 256; byte++)
         if (a->first[byte + 1] < a->first[byte])
             a->first[byte + 1] = a->first[byte];
+}
+
+/* The next byte from i on with which a token begins, or n. */
+static size_t next_begin(const struct added_tokens *a, bool late, const char *text, size_t i,
+                         size_t n)
+{
+    if (a->n_begins[late] == 0 || i >= n)
+        return n;
+    if (a->n_begins[late] == 1) {
+        const char *found = memchr(text + i, a->begin[late], n - i);
+        return found ? (size_t)(found - text) : n;
+    }
+    while (i < n && !a->begins[late][(unsigned char)text[i]])
+        i++;
+    return i;
 }
 
 /* Where the white space that ends at `end` begins, not before `least`. */
@@ -112,7 +131,7 @@ static const struct added_token *added_at(const struct added_tokens *a, bool lat
 bool added_find(const struct added_tokens *a, bool late, const char *text, size_t n, size_t start,
                 size_t next, struct added_match *m)
 {
-    for (size_t i = next; i < n; i = next) {
+    for (size_t i = next; (i = next_begin(a, late, text, i, n)) < n; i = next) {
         const struct added_token *t = added_at(a, late, text + i, n - i);
         next = i + (t ? t->n : 1);
         if (!t || (t->single_word && (word_before(text, i) || word_after(text, next, n))))

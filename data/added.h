@@ -20,6 +20,10 @@ struct added_tokens {
     struct added_token *tokens; /* once indexed: by first byte, the longest first */
     int n;
     int first[257]; /* where the tokens that begin with this byte start */
+    /* Of tokens that are not late, and of those that are: the bytes that they begin with, how many
+     * such bytes there are, and one of them. */
+    bool begins[2][256];
+    int n_begins[2], begin[2];
 };
 
 void added_free(struct added_tokens *a);

@@ -556,6 +556,17 @@ static size_t encode_part(const struct bpe *b, const char *word, size_t n, int *
     return n_ids <= SCAN_MAX_BYTES ? merge_by_scan(b, ids, n_ids) : merge_by_heap(b, ids, n_ids);
 }
 
+/* One word after the other, as they are cut. */
+static size_t encode_cut(const struct bpe *b, const char *word, size_t n, int *ids)
+{
+    size_t n_ids = 0;
+    for (size_t start = 0, length; start < n; start += length) {
+        length = cut_word(word + start, n - start);
+        n_ids += encode_part(b, word + start, length, ids + n_ids);
+    }
+    return n_ids;
+}
+
 size_t bpe_encode_word(const struct bpe *b, const char *word, size_t n, int *ids)
 {
     if (b->rules.ignore_merges) {
@@ -565,14 +576,7 @@ size_t bpe_encode_word(const struct bpe *b, const char *word, size_t n, int *ids
             return 1;
         }
     }
-    if (!b->rules.characters || !b->cuts_words)
-        return encode_part(b, word, n, ids);
-    size_t n_ids = 0;
-    for (size_t start = 0, length; start < n; start += length) {
-        length = cut_word(word + start, n - start);
-        n_ids += encode_part(b, word + start, length, ids + n_ids);
-    }
-    return n_ids;
+    return b->cuts_words ? encode_cut(b, word, n, ids) : encode_part(b, word, n, ids);
 }
 
 /* A token's bytes where files spell a byte as a character: false where the token holds a character

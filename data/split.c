@@ -21,6 +21,7 @@ enum kind { PATTERN, PREFIX_SPACE, SPACES };
 struct step {
     enum kind kind;
     pcre2_code *code; /* PATTERN */
+    bool jit;
     enum split_behavior behavior;
     bool invert;
     enum metaspace_prefix prefix; /* SPACES */
@@ -144,8 +145,11 @@ bool splitter_add_pattern(struct splitter *s, const struct split_pattern *patter
         return zf_fail(err, "the pattern \"%.300s\" is not valid at character %zu: %s",
                        pattern->text, where, text);
     }
-    pcre2_jit_compile(code, PCRE2_JIT_COMPLETE); /* where there is no JIT, PCRE2 interprets */
-    const struct step step = {PATTERN, code, pattern->behavior, pattern->invert, 0, false};
+    const struct step step = {.kind = PATTERN,
+                              .code = code,
+                              .jit = pcre2_jit_compile(code, PCRE2_JIT_COMPLETE) == 0,
+                              .behavior = pattern->behavior,
+                              .invert = pattern->invert};
     return add_step(s, step, err);
 }
 
@@ -187,14 +191,16 @@ static struct piece piece_part(struct piece p, size_t start, size_t end)
 
 /* Where the next match from `start` begins and ends; false where there is none. A pattern that
  * needs more memory than PCRE2 allows itself counts as one that does not match. */
-static bool next_match(const struct split *run, const pcre2_code *code, struct piece p,
+static bool next_match(const struct split *run, const struct step *step, struct piece p,
                        size_t start, size_t *from, size_t *to)
 {
-    const uint32_t options = PCRE2_NOTEMPTY | PCRE2_NO_UTF_CHECK;
-    int found = pcre2_match(code, (PCRE2_SPTR)p.shown, p.n, start, options, run->match, NULL);
+    const uint32_t options = PCRE2_NOTEMPTY | PCRE2_NO_UTF_CHECK | PCRE2_NO_JIT;
+    int found = PCRE2_ERROR_JIT_STACKLIMIT;
+    if (step->jit)
+        found = pcre2_jit_match(step->code, (PCRE2_SPTR)p.shown, p.n, start, PCRE2_NOTEMPTY,
+                                run->match, NULL);
     if (found == PCRE2_ERROR_JIT_STACKLIMIT)
-        found = pcre2_match(code, (PCRE2_SPTR)p.shown, p.n, start, options | PCRE2_NO_JIT,
-                            run->match, NULL);
+        found = pcre2_match(step->code, (PCRE2_SPTR)p.shown, p.n, start, options, run->match, NULL);
     if (found < 0)
         return false;
     const size_t *offsets = pcre2_get_ovector_pointer(run->match);
@@ -305,13 +311,20 @@ static void put_part(struct parts *parts, size_t end, bool found)
 
 static void run_pattern(const struct split *run, int step, struct piece p)
 {
+    const struct step *s = &run->s->steps[step];
     struct parts parts = {.run = run, .step = step, .whole = p};
     size_t start = 0, from, to;
-    while (start < p.n && next_match(run, run->s->steps[step].code, p, start, &from, &to)) {
+    for (; start < p.n && next_match(run, s, p, start, &from, &to); start = to) {
+        if (s->behavior == SPLIT_ISOLATED) { /* no part joins another one */
+            run_step(run, step + 1, piece_part(p, start, from));
+            run_step(run, step + 1, piece_part(p, from, to));
+            continue;
+        }
         put_part(&parts, from, false);
         put_part(&parts, to, true);
-        start = to;
     }
+    if (s->behavior == SPLIT_ISOLATED)
+        parts.start = parts.end = start;
     put_part(&parts, p.n, false);
     close_part(&parts);
 }
