@@ -22,6 +22,7 @@ struct pipeline {
         pair;          /* what is put around one text, and around and between two */
     int eos;           /* id, or -1 */
     const char *class; /* what describes it in tokenizer_config.json */
+    bool needs_class;  /* its own file says another one, or none */
     bool add_prefix_space;
     bool drops_first_space; /* decoding leaves out a space at the start, which encoding put there */
 };

@@ -76,9 +76,18 @@ static bool class_is(const struct settings *s, const char *name)
 /* Whose stages a tokenizer has: its tokenizer.json's, or those of a class of Transformers. */
 enum stages { OF_FILE, OF_GPT2, OF_LLAMA, OF_QWEN2 };
 
+static enum stages stages_of_class(const struct settings *s)
+{
+    return class_is(s, "LlamaTokenizer")   ? OF_LLAMA
+           : class_is(s, "Qwen2Tokenizer") ? OF_QWEN2
+           : class_is(s, "GPT2Tokenizer")  ? OF_GPT2
+                                           : OF_FILE;
+}
+
 /* As AutoTokenizer chooses. Models of some types have a class, whatever the file says; of others,
- * where it says nothing. */
-static enum stages choose_stages(const struct settings *s)
+ * where it says nothing. In another model's folder the tokenizer then needs another class's
+ * name. */
+static enum stages choose_stages(struct pipeline *p, const struct settings *s)
 {
     static const struct {
         const char *model_type;
@@ -89,13 +98,14 @@ static enum stages choose_stages(const struct settings *s)
                  {"qwen3", OF_QWEN2, false},
                  {"gpt2", OF_GPT2, false}};
     bool named = setting(&s->config, "tokenizer_class") || setting(&s->model, "tokenizer_class");
+    enum stages stages = stages_of_class(s);
     for (size_t i = 0; i < sizeof types / sizeof *types; i++)
-        if ((types[i].always || !named) && setting_is(&s->model, "model_type", types[i].model_type))
+        if ((types[i].always || !named) &&
+            setting_is(&s->model, "model_type", types[i].model_type)) {
+            p->needs_class = types[i].stages != stages;
             return types[i].stages;
-    return class_is(s, "LlamaTokenizer")   ? OF_LLAMA
-           : class_is(s, "Qwen2Tokenizer") ? OF_QWEN2
-           : class_is(s, "GPT2Tokenizer")  ? OF_GPT2
-                                           : OF_FILE;
+        }
+    return stages;
 }
 
 /* An absent key leaves *value as it is. */
@@ -208,6 +218,18 @@ static const char *role_text(const struct settings *s, const char *role, const c
     if (!value)
         value = setting(&s->special, role);
     return value ? content_of(value) : usual;
+}
+
+/* The tokens that a class gives roles to where no file does. */
+static void note_class_tokens(struct pipeline *p, const struct settings *s, enum stages stages)
+{
+    bool llama = stages == OF_LLAMA, qwen2 = stages == OF_QWEN2;
+    if (stages == OF_FILE)
+        return;
+    note_special(p, role_text(s, "unk_token", llama ? "<unk>" : end_of_text));
+    note_special(p, role_text(s, "bos_token", llama ? "<s>" : qwen2 ? NULL : end_of_text));
+    note_special(p, role_text(s, "eos_token", llama ? "</s>" : end_of_text));
+    note_special(p, role_text(s, "pad_token", qwen2 ? end_of_text : NULL));
 }
 
 static int find_token(const struct pipeline *p, const char *text)
@@ -352,18 +374,17 @@ static bool load_vocab(struct pipeline *p, const struct settings *s, const char 
                        const char *merges, struct zf_error *err)
 {
     struct bpe_rules rules;
-    bool qwen2 = choose_stages(s) == OF_QWEN2;
+    enum stages stages = choose_stages(p, s) == OF_QWEN2 ? OF_QWEN2 : OF_GPT2;
     if (!check_vocab_class(s, err) || !tables_read_vocab(p->bpe, vocab, err) ||
         !read_listed_tokens(p, s, err) || !read_added_file(p, s, err))
         return false;
     note_special_tokens(p, s);
-    note_special(p, end_of_text);
-    if (!set_stages(p, qwen2 ? OF_QWEN2 : OF_GPT2, s, &rules, err) ||
-        !index_tokens(p, &rules, vocab, err))
+    note_class_tokens(p, s, stages);
+    if (!set_stages(p, stages, s, &rules, err) || !index_tokens(p, &rules, vocab, err))
         return false;
     p->eos = find_eos(p, s);
     return tables_read_merges(p->bpe, merges, err) &&
-           read_bos_and_eos(p, s, qwen2 ? NULL : end_of_text, end_of_text, err);
+           read_bos_and_eos(p, s, stages == OF_QWEN2 ? NULL : end_of_text, end_of_text, err);
 }
 
 struct pipeline *pipeline_load_vocab(const char *directory, struct zf_error *err)
@@ -459,7 +480,7 @@ static bool document_load(struct document *d, const char *path, struct zf_error 
 
 /* The tables were found by their keys alone; here they are read strictly. */
 static bool read_tables(struct pipeline *p, const struct bpe_rules *rules, const struct document *d,
-                        const struct settings *s, struct zf_error *err)
+                        const struct settings *s, enum stages stages, struct zf_error *err)
 {
     const struct json_file *f = &d->rest;
     struct json_scan vocab = {f->path, d->text, d->vocab.begin};
@@ -471,6 +492,7 @@ static bool read_tables(struct pipeline *p, const struct bpe_rules *rules, const
         !read_listed_tokens(p, s, err))
         return false;
     note_special_tokens(p, s);
+    note_class_tokens(p, s, stages);
     if (!index_tokens(p, rules, f->path, err))
         return false;
     p->eos = find_eos(p, s);
@@ -488,12 +510,13 @@ struct pipeline *pipeline_load_json(const char *directory, struct zf_error *err)
     char *path = zf_format("%s/tokenizer.json", directory);
     bool ok = document_load(&d, path, err);
     if (ok) {
-        enum stages stages = choose_stages(&s);
+        enum stages stages = choose_stages(p, &s);
         if (stages == OF_LLAMA && strstr(d.text, "\"ByteLevel\""))
             stages = OF_FILE;
         ok = pipeline_read_rules(p, &rules, &d.rest, stages == OF_FILE, err) &&
              (stages == OF_FILE || set_stages(p, stages, &s, &rules, err)) &&
-             read_tables(p, &rules, &d, &s, err) && pipeline_read_templates(p, &d.rest, err);
+             read_tables(p, &rules, &d, &s, stages, err) &&
+             pipeline_read_templates(p, &d.rest, err);
         document_free(&d);
     }
     free(path);
@@ -556,9 +579,7 @@ static bool load_model(struct pipeline *p, const struct settings *s, const char 
         !read_listed_tokens(p, s, err) || !read_added_file(p, s, err))
         return false;
     note_special_tokens(p, s);
-    note_special(p, role_text(s, "unk_token", "<unk>"));
-    note_special(p, role_text(s, "bos_token", "<s>"));
-    note_special(p, role_text(s, "eos_token", "</s>"));
+    note_class_tokens(p, s, OF_LLAMA);
     if (!index_tokens(p, &rules, path, err))
         return false;
     for (size_t at = 0; spm_next_piece(bytes, n, &at, &piece, &broken);)
@@ -577,7 +598,11 @@ struct pipeline *pipeline_load_model(const char *directory, const char *bytes, s
         return NULL;
     struct pipeline *p = NULL;
     *is_llama = class_is(&s, "LlamaTokenizer");
-    if (*is_llama) {
+    if (*is_llama && setting_is(&s.model, "model_type", "mistral")) {
+        zf_fail(err,
+                "%s: there is no tokenizer.json beside it, which a model of type mistral needs",
+                path);
+    } else if (*is_llama) {
         p = pipeline_create();
         if (!load_model(p, &s, bytes, n, path, err)) {
             pipeline_free(p);

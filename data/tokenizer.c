@@ -247,14 +247,32 @@ static bool write_config(const struct tokenizer *t, const char *path, struct zf_
     return ok;
 }
 
+/* The source's own, but for the class. */
+static bool write_renamed_config(const struct tokenizer *t, const struct kept_file *f,
+                                 const char *path, struct zf_error *err)
+{
+    struct json_file config;
+    size_t mark = f->n >= 3 && memcmp(f->text, "\xEF\xBB\xBF", 3) == 0 ? 3 : 0, n = f->n - mark;
+    char *text = zf_malloc(n + 1);
+    memcpy(text, f->text + mark, n + 1);
+    if (!json_parse(&config, path, text, n, err))
+        return false;
+    json_object_set_new(config.root, "tokenizer_class", json_string(t->bpe->class));
+    bool ok = json_write(path, config.root, 17, err);
+    json_free(&config);
+    return ok;
+}
+
 /* Writes one of file_names, or sees to it that none is there. */
 static bool save_file(const struct tokenizer *t, int i, const char *directory, struct zf_error *err)
 {
     char *path = zf_format("%s/%s", directory, file_names[i]);
-    bool ok = true;
-    if (t->files[i].text)
+    bool ok = true, is_config = strcmp(file_names[i], config_name) == 0;
+    if (t->files[i].text && is_config && t->bpe && t->bpe->needs_class)
+        ok = write_renamed_config(t, &t->files[i], path, err);
+    else if (t->files[i].text)
         ok = file_write(path, t->files[i].text, t->files[i].n, err);
-    else if (strcmp(file_names[i], config_name) == 0)
+    else if (is_config)
         ok = write_config(t, path, err);
     else if (unlink(path) != 0 && errno != ENOENT)
         ok = zf_fail(err, "%s: another tokenizer's file cannot be removed: %s", path,

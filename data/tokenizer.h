@@ -41,7 +41,8 @@ int tokenizer_eos(const struct tokenizer *t);          /* end-of-text id, or -1 
 const char *tokenizer_kind(const struct tokenizer *t); /* "BPE" or "SentencePiece", for messages */
 
 /* Puts into `directory` the files from which both Transformers and tokenizer_load make this
- * tokenizer again: its own files, and tokenizer_config.json where the source had none. Removes
+ * tokenizer again, in any model's folder: its own files, and tokenizer_config.json where the source
+ * had none, or left the class to the model's type. Removes
  * another tokenizer's files of the same kind. */
 bool tokenizer_save(const struct tokenizer *t, const char *directory, struct zf_error *err);
 

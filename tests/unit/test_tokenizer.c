@@ -493,6 +493,46 @@ static void refuses_bad_sentencepiece(void **state)
     free(path);
 }
 
+/* A model that tokenizer_config.json gives to Llama's class. */
+static void refuses_bad_llama_models(void **state)
+{
+    (void)state;
+    put("tokenizer_config.json", "{\"tokenizer_class\": \"LlamaTokenizer\"}");
+    put("tokenizer.model", "");
+    refuses("tokenizer.model: this is not a SentencePiece model: it has no pieces");
+    put("tokenizer.model", "\x0A\x04\x0A\x02"
+                           "ab"
+                           "\x0A\x7F");
+    refuses("tokenizer.model: this is not a SentencePiece model: a field goes beyond its end");
+    put("tokenizer.model", "\x0A\x03\x0A\x02"
+                           "a");
+    refuses("a field goes beyond its end");
+    put("tokenizer.model", "\x0A\x04\x0A\x02"
+                           "ab"
+                           "\x0A\x02\x18\x01");
+    refuses("tokenizer.model: the piece 1 has 0 bytes, but it is text of 1 to 1024");
+    put("tokenizer.model", "\x0A\x04\x0A\x02"
+                           "ab"
+                           "\x0A\x04\x0A\x02"
+                           "ab");
+    refuses("tokenizer.model: the token \"ab\" has two ids, 0 and 1");
+    put("tokenizer_config.json", "{\"tokenizer_class\": \"LlamaTokenizer\", \"legacy\": 1}");
+    refuses("tokenizer_config.json:1: legacy is 1, but it is true or false");
+    put("tokenizer_config.json", "{\"tokenizer_class\": \"LlamaTokenizer\"}");
+    put("config.json", "{\"model_type\": \"mistral\"}");
+    refuses("tokenizer.model: there is no tokenizer.json beside it, which a model of type mistral");
+    put("config.json", "{\"model_type\": \"llama\"}");
+    put("tokenizer.model", "\x0A\x03\x0A\x01"
+                           "a"
+                           "\x0A\x03\x0A\x01"
+                           "b"
+                           "\x0A\x04\x0A\x02"
+                           "ab");
+    struct tokenizer *t = load(folder);
+    assert_encodes(t, "abba", 2, 1, 0);
+    tokenizer_free(t);
+}
+
 static void sentencepiece_takes_any_bytes(void **state)
 {
     (void)state;
@@ -555,6 +595,13 @@ static void saves(void **state)
     check_saved_class(FIXTURES "/prefix", "PreTrainedTokenizerFast");
     assert_false(is_there(saved, "vocab.json"));
     assert_false(is_there(saved, "merges.txt"));
+    /* A class that the type of a model has decided is written down. */
+    copy(FIXTURES "/split/tokenizer.json", "tokenizer.json");
+    put("tokenizer_config.json", "\xEF\xBB\xBF{\"model_max_length\": 8}");
+    put("config.json", "{\"model_type\": \"gpt2\"}");
+    check_saved_class(folder, "GPT2Tokenizer");
+    assert_int_equal(remove_file("tokenizer.json"), 0);
+    assert_int_equal(remove_file("tokenizer_config.json"), 0);
     copy(FIXTURES "/spm_bpe.model", "mine.model");
     check_saved_class(folder, "BertGenerationTokenizer");
     assert_true(is_there(saved, "spiece.model"));
@@ -673,6 +720,7 @@ int main(void)
         in_folder(reads_the_files_beside),
         in_folder(chooses_what_is_there),
         in_folder(refuses_bad_sentencepiece),
+        in_folder(refuses_bad_llama_models),
         in_folder(sentencepiece_takes_any_bytes),
         in_folder(saves),
         in_folder(saves_without_its_source),
