@@ -2,7 +2,7 @@
 
 #include "data/alloc.h"
 #include "data/file.h"
-#include "data/json.h"
+#include "data/pipeline_classes.h"
 #include "data/pipeline_json.h"
 #include "data/pipeline_tables.h"
 #include "data/spm_pieces.h"
@@ -14,105 +14,6 @@
 #define MAX_PIECE_BYTES 1024
 
 static const char end_of_text[] = "<|endoftext|>";
-
-static const char qwen2_pattern[] = "(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\\r\\n\\p{L}\\p{N}]?\\p{L}+|"
-                                    "\\p{N}| ?[^\\s\\p{L}\\p{N}]+[\\r\\n]*|"
-                                    "\\s*[\\r\\n]+|\\s+(?!\\S)|\\s+";
-
-/* The small files beside a vocabulary; root is NULL where one is absent. */
-struct settings {
-    char *paths[4];
-    struct json_file config, special, added, model;
-};
-
-static void settings_free(struct settings *s)
-{
-    for (int i = 0; i < 4; i++)
-        free(s->paths[i]);
-    json_free(&s->config);
-    json_free(&s->special);
-    json_free(&s->added);
-    json_free(&s->model);
-}
-
-static bool settings_load(struct settings *s, const char *directory, struct zf_error *err)
-{
-    static const char *const names[] = {"tokenizer_config.json", "special_tokens_map.json",
-                                        "added_tokens.json", "config.json"};
-    struct json_file *files[] = {&s->config, &s->special, &s->added, &s->model};
-    *s = (struct settings){0};
-    bool ok = true;
-    for (int i = 0; i < 4 && ok; i++) {
-        s->paths[i] = zf_format("%s/%s", directory, names[i]);
-        if (file_exists(s->paths[i]))
-            ok = json_load(files[i], s->paths[i], err);
-    }
-    if (!ok)
-        settings_free(s);
-    return ok;
-}
-
-static json_t *setting(const struct json_file *f, const char *key)
-{
-    return f->root ? json_object_get(f->root, key) : NULL;
-}
-
-static bool setting_is(const struct json_file *f, const char *key, const char *value)
-{
-    const char *text = json_string_value(setting(f, key));
-    return text && strcmp(text, value) == 0;
-}
-
-/* A class has two names, of which one ends with "Fast". */
-static bool class_is(const struct settings *s, const char *name)
-{
-    const char *class = json_string_value(setting(&s->config, "tokenizer_class"));
-    if (!class)
-        class = json_string_value(setting(&s->model, "tokenizer_class"));
-    size_t n = strlen(name);
-    return class && strncmp(class, name, n) == 0 && (!class[n] || strcmp(class + n, "Fast") == 0);
-}
-
-/* Whose stages a tokenizer has: its tokenizer.json's, or those of a class of Transformers. */
-enum stages { OF_FILE, OF_GPT2, OF_LLAMA, OF_QWEN2 };
-
-static enum stages stages_of_class(const struct settings *s)
-{
-    return class_is(s, "LlamaTokenizer")   ? OF_LLAMA
-           : class_is(s, "Qwen2Tokenizer") ? OF_QWEN2
-           : class_is(s, "GPT2Tokenizer")  ? OF_GPT2
-                                           : OF_FILE;
-}
-
-/* As AutoTokenizer chooses. Models of some types have a class, whatever the file says; of others,
- * where it says nothing. In another model's folder the tokenizer then needs another class's
- * name. */
-static enum stages choose_stages(struct pipeline *p, const struct settings *s)
-{
-    static const struct {
-        const char *model_type;
-        enum stages stages;
-        bool always;
-    } types[] = {{"mistral", OF_FILE, true},
-                 {"qwen2", OF_QWEN2, true},
-                 {"qwen3", OF_QWEN2, false},
-                 {"gpt2", OF_GPT2, false}};
-    bool named = setting(&s->config, "tokenizer_class") || setting(&s->model, "tokenizer_class");
-    enum stages stages = stages_of_class(s);
-    for (size_t i = 0; i < sizeof types / sizeof *types; i++)
-        if ((types[i].always || !named) &&
-            setting_is(&s->model, "model_type", types[i].model_type)) {
-            p->needs_class = types[i].stages != stages;
-            return types[i].stages;
-        }
-    return stages;
-}
-
-/* An absent key leaves *value as it is. */
-static bool get_flag(const struct settings *s, const char *key, bool *value, struct zf_error *err)
-{
-    return !s->config.root || json_get_bool(&s->config, key, value, err);
-}
 
 /* Notes an added token. id -1: that of the token spelled so. */
 static struct added_token *note_added(struct pipeline *p, const char *text, long id, bool *is_new)
@@ -154,7 +55,7 @@ static bool read_listed_tokens(struct pipeline *p, const struct settings *s, str
 {
     const char *key;
     json_t *value;
-    json_object_foreach(setting(&s->config, "added_tokens_decoder"), key, value)
+    json_object_foreach(settings_get(&s->config, "added_tokens_decoder"), key, value)
     {
         char *end;
         long id = strtol(key, &end, 10);
@@ -183,17 +84,11 @@ static bool read_added_file(struct pipeline *p, const struct settings *s, struct
     return true;
 }
 
-/* The text of a special token: a string, or an object with its content. */
-static const char *content_of(const json_t *value)
-{
-    return json_string_value(json_is_object(value) ? json_object_get(value, "content") : value);
-}
-
 static void note_list(struct pipeline *p, const json_t *list)
 {
     size_t i;
     json_t *value;
-    json_array_foreach(list, i, value) note_special(p, content_of(value));
+    json_array_foreach(list, i, value) note_special(p, settings_content(value));
 }
 
 /* The tokens with a role, which are found in a text as well. */
@@ -205,19 +100,10 @@ static void note_special_tokens(struct pipeline *p, const struct settings *s)
     const struct json_file *files[] = {&s->config, &s->special};
     for (int f = 0; f < 2; f++) {
         for (size_t i = 0; i < sizeof roles / sizeof *roles; i++)
-            note_special(p, content_of(setting(files[f], roles[i])));
+            note_special(p, settings_content(settings_get(files[f], roles[i])));
         for (size_t i = 0; i < sizeof lists / sizeof *lists; i++)
-            note_list(p, setting(files[f], lists[i]));
+            note_list(p, settings_get(files[f], lists[i]));
     }
-}
-
-/* The token with this role, or else `usual`; NULL: there is none. */
-static const char *role_text(const struct settings *s, const char *role, const char *usual)
-{
-    const json_t *value = setting(&s->config, role);
-    if (!value)
-        value = setting(&s->special, role);
-    return value ? content_of(value) : usual;
 }
 
 /* The tokens that a class gives roles to where no file does. */
@@ -226,10 +112,10 @@ static void note_class_tokens(struct pipeline *p, const struct settings *s, enum
     bool llama = stages == OF_LLAMA, qwen2 = stages == OF_QWEN2;
     if (stages == OF_FILE)
         return;
-    note_special(p, role_text(s, "unk_token", llama ? "<unk>" : end_of_text));
-    note_special(p, role_text(s, "bos_token", llama ? "<s>" : qwen2 ? NULL : end_of_text));
-    note_special(p, role_text(s, "eos_token", llama ? "</s>" : end_of_text));
-    note_special(p, role_text(s, "pad_token", qwen2 ? end_of_text : NULL));
+    note_special(p, settings_role(s, "unk_token", llama ? "<unk>" : end_of_text));
+    note_special(p, settings_role(s, "bos_token", llama ? "<s>" : qwen2 ? NULL : end_of_text));
+    note_special(p, settings_role(s, "eos_token", llama ? "</s>" : end_of_text));
+    note_special(p, settings_role(s, "pad_token", qwen2 ? end_of_text : NULL));
 }
 
 static int find_token(const struct pipeline *p, const char *text)
@@ -239,8 +125,8 @@ static int find_token(const struct pipeline *p, const char *text)
 
 static int find_eos(const struct pipeline *p, const struct settings *s)
 {
-    const char *names[] = {content_of(setting(&s->config, "eos_token")),
-                           content_of(setting(&s->special, "eos_token")), end_of_text,
+    const char *names[] = {settings_content(settings_get(&s->config, "eos_token")),
+                           settings_content(settings_get(&s->special, "eos_token")), end_of_text,
                            "<|end_of_text|>", "</s>"};
     for (size_t i = 0; i < sizeof names / sizeof *names; i++) {
         int id = find_token(p, names[i]);
@@ -296,11 +182,11 @@ static bool read_bos_and_eos(struct pipeline *p, const struct settings *s, const
                              const char *usual_eos, struct zf_error *err)
 {
     bool add_bos = false, add_eos = false;
-    if (!get_flag(s, "add_bos_token", &add_bos, err) ||
-        !get_flag(s, "add_eos_token", &add_eos, err))
+    if (!settings_get_flag(s, "add_bos_token", &add_bos, err) ||
+        !settings_get_flag(s, "add_eos_token", &add_eos, err))
         return false;
-    int bos = add_bos ? find_token(p, role_text(s, "bos_token", usual_bos)) : -1;
-    int eos = add_eos ? find_token(p, role_text(s, "eos_token", usual_eos)) : -1;
+    int bos = add_bos ? find_token(p, settings_role(s, "bos_token", usual_bos)) : -1;
+    int eos = add_eos ? find_token(p, settings_role(s, "eos_token", usual_eos)) : -1;
     put_id(&p->single, bos);
     p->single.before = p->single.between = p->single.n;
     put_id(&p->single, eos);
@@ -309,46 +195,6 @@ static bool read_bos_and_eos(struct pipeline *p, const struct settings *s, const
     p->pair.between = p->pair.n;
     put_id(&p->pair, eos);
     return true;
-}
-
-static bool set_byte_level_stages(struct pipeline *p, const struct settings *s, bool qwen2,
-                                  struct zf_error *err)
-{
-    const struct split_pattern pattern = {.text = qwen2_pattern};
-    p->class = qwen2 ? "Qwen2Tokenizer" : "GPT2Tokenizer";
-    if (qwen2) {
-        normalizer_add_nfc(p->normalizer);
-        if (!splitter_add_pattern(p->splitter, &pattern, err))
-            return false;
-    }
-    return get_flag(s, "add_prefix_space", &p->add_prefix_space, err) &&
-           (!p->add_prefix_space || splitter_add_prefix_space(p->splitter, err)) &&
-           (qwen2 || splitter_add_gpt2_pattern(p->splitter, err));
-}
-
-static bool set_llama_stages(struct pipeline *p, const struct settings *s, struct bpe_rules *rules,
-                             struct zf_error *err)
-{
-    bool legacy = false;
-    p->add_prefix_space = true;
-    if (!get_flag(s, "legacy", &legacy, err) ||
-        !get_flag(s, "add_prefix_space", &p->add_prefix_space, err))
-        return false;
-    *rules = (struct bpe_rules){.characters = true, .byte_fallback = true, .fuse_unk = true};
-    p->drops_first_space = p->add_prefix_space;
-    return splitter_add_metaspace(p->splitter,
-                                  !p->add_prefix_space ? METASPACE_NEVER
-                                  : legacy             ? METASPACE_ALWAYS
-                                                       : METASPACE_FIRST,
-                                  false, err);
-}
-
-static bool set_stages(struct pipeline *p, enum stages stages, const struct settings *s,
-                       struct bpe_rules *rules, struct zf_error *err)
-{
-    *rules = (struct bpe_rules){0};
-    return stages == OF_LLAMA ? set_llama_stages(p, s, rules, err)
-                              : set_byte_level_stages(p, s, stages == OF_QWEN2, err);
 }
 
 /* Without tokenizer.json. Other tokenizers have files of the same names. */
@@ -362,7 +208,7 @@ static bool check_vocab_class(const struct settings *s, struct zf_error *err)
     if (!name)
         return true;
     for (size_t i = 0; i < sizeof known / sizeof *known; i++)
-        if (class_is(s, known[i]))
+        if (settings_class_is(s, known[i]))
             return true;
     return json_fail(&s->config, "tokenizer_class",
                      "GPT2Tokenizer or Qwen2Tokenizer where there is no tokenizer.json; the rules "
@@ -374,13 +220,13 @@ static bool load_vocab(struct pipeline *p, const struct settings *s, const char 
                        const char *merges, struct zf_error *err)
 {
     struct bpe_rules rules;
-    enum stages stages = choose_stages(p, s) == OF_QWEN2 ? OF_QWEN2 : OF_GPT2;
+    enum stages stages = pipeline_choose_stages(p, s) == OF_QWEN2 ? OF_QWEN2 : OF_GPT2;
     if (!check_vocab_class(s, err) || !tables_read_vocab(p->bpe, vocab, err) ||
         !read_listed_tokens(p, s, err) || !read_added_file(p, s, err))
         return false;
     note_special_tokens(p, s);
     note_class_tokens(p, s, stages);
-    if (!set_stages(p, stages, s, &rules, err) || !index_tokens(p, &rules, vocab, err))
+    if (!pipeline_set_stages(p, stages, s, &rules, err) || !index_tokens(p, &rules, vocab, err))
         return false;
     p->eos = find_eos(p, s);
     return tables_read_merges(p->bpe, merges, err) &&
@@ -510,11 +356,11 @@ struct pipeline *pipeline_load_json(const char *directory, struct zf_error *err)
     char *path = zf_format("%s/tokenizer.json", directory);
     bool ok = document_load(&d, path, err);
     if (ok) {
-        enum stages stages = choose_stages(p, &s);
+        enum stages stages = pipeline_choose_stages(p, &s);
         if (stages == OF_LLAMA && strstr(d.text, "\"ByteLevel\""))
             stages = OF_FILE;
         ok = pipeline_read_rules(p, &rules, &d.rest, stages == OF_FILE, err) &&
-             (stages == OF_FILE || set_stages(p, stages, &s, &rules, err)) &&
+             (stages == OF_FILE || pipeline_set_stages(p, stages, &s, &rules, err)) &&
              read_tables(p, &rules, &d, &s, stages, err) &&
              pipeline_read_templates(p, &d.rest, err);
         document_free(&d);
@@ -575,7 +421,7 @@ static bool load_model(struct pipeline *p, const struct settings *s, const char 
     struct bpe_rules rules;
     struct spm_piece piece;
     bool broken;
-    if (!set_stages(p, OF_LLAMA, s, &rules, err) || !add_pieces(p, bytes, n, path, err) ||
+    if (!pipeline_set_stages(p, OF_LLAMA, s, &rules, err) || !add_pieces(p, bytes, n, path, err) ||
         !read_listed_tokens(p, s, err) || !read_added_file(p, s, err))
         return false;
     note_special_tokens(p, s);
@@ -597,8 +443,8 @@ struct pipeline *pipeline_load_model(const char *directory, const char *bytes, s
     if (!settings_load(&s, directory, err))
         return NULL;
     struct pipeline *p = NULL;
-    *is_llama = class_is(&s, "LlamaTokenizer");
-    if (*is_llama && setting_is(&s.model, "model_type", "mistral")) {
+    *is_llama = settings_class_is(&s, "LlamaTokenizer");
+    if (*is_llama && settings_is(&s.model, "model_type", "mistral")) {
         zf_fail(err,
                 "%s: there is no tokenizer.json beside it, which a model of type mistral needs",
                 path);

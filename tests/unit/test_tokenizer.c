@@ -439,6 +439,11 @@ static void reads_the_files_beside(void **state)
     tokenizer_free(load(folder));
     put("tokenizer_config.json", "{\"add_prefix_space\": 1}");
     refuses("tokenizer_config.json:1: add_prefix_space is 1, but it is");
+    put("tokenizer_config.json", "{\"truncation_side\": \"left\"}");
+    refuses(
+        "tokenizer_config.json:1: truncation_side is \"left\", but it is \"right\": a sentence");
+    put("tokenizer_config.json", "{\"split_special_tokens\": true}");
+    refuses("split_special_tokens is true, but it is false: it is not supported");
     put("tokenizer_config.json", "{\"tokenizer_class\": \"CLIPTokenizer\"}");
     refuses("tokenizer_class is \"CLIPTokenizer\", but it is GPT2Tokenizer or Qwen2Tokenizer where "
             "there is no");
