@@ -8,8 +8,12 @@
 #include <stdlib.h>
 #include <string.h>
 
-/* The first byte of U+0300. Below it, every text is in form C. */
+/* The first mark, and its first byte. Below it, every text is in form C. */
+#define FIRST_MARK          0x300
 #define FIRST_BYTE_OF_MARKS 0xCC
+
+/* Marks behind one character. */
+#define LONG_ROW 64
 
 enum kind { NFC, PREPEND, REPLACE };
 
@@ -114,17 +118,61 @@ static void append(struct string *s, const char *text, size_t n)
     s->n += n;
 }
 
+/* The canonical combining class of the character at the start of valid UTF-8: 0, or that of a mark,
+ * by which marks in a row are sorted. */
+static int class_at(const char *text, size_t n, size_t *length)
+{
+    uint32_t c = 0;
+    *length = utf8_decode(text, n, &c);
+    return c < FIRST_MARK ? 0 : utf8proc_get_property((utf8proc_int32_t)c)->combining_class;
+}
+
+/* Writes a row of marks, sorted. */
+static void put_sorted(char *to, const char *marks, size_t n)
+{
+    bool there[256] = {false};
+    for (size_t i = 0, length; i < n; i += length)
+        there[class_at(marks + i, n - i, &length)] = true;
+    for (int wanted = 1; wanted < 256; wanted++)
+        for (size_t i = 0, length; there[wanted] && i < n; i += length)
+            if (class_at(marks + i, n - i, &length) == wanted)
+                to = mempcpy(to, marks + i, length);
+}
+
+/* A copy in which long rows of marks are sorted, or NULL where there is none: utf8proc takes
+ * quadratic time for them. */
+static char *sort_long_rows(const char *text, size_t n)
+{
+    char *copy = NULL;
+    size_t length = 0;
+    for (size_t i = 0, end; i < n; i = end) {
+        int marks = 0;
+        for (end = i; end < n && class_at(text + end, n - end, &length); end += length)
+            marks++;
+        if (marks >= LONG_ROW) {
+            copy = copy ? copy : memcpy(zf_malloc(n), text, n);
+            put_sorted(copy + i, text + i, end - i);
+        }
+        end += marks ? 0 : length;
+    }
+    return copy;
+}
+
 /* Appends form C of valid UTF-8 without characters that stay. */
 static void append_nfc(struct string *s, const char *text, size_t n)
 {
     utf8proc_uint8_t *form = NULL;
-    utf8proc_ssize_t length = n ? utf8proc_map((const utf8proc_uint8_t *)text, (utf8proc_ssize_t)n,
-                                               &form, UTF8PROC_STABLE | UTF8PROC_COMPOSE)
-                                : 0;
+    if (n == 0)
+        return;
+    char *sorted = sort_long_rows(text, n);
+    const utf8proc_uint8_t *source = (const utf8proc_uint8_t *)(sorted ? sorted : text);
+    utf8proc_ssize_t length =
+        utf8proc_map(source, (utf8proc_ssize_t)n, &form, UTF8PROC_STABLE | UTF8PROC_COMPOSE);
     if (length < 0)
         append(s, text, n);
-    else if (n)
+    else
         append(s, (const char *)form, (size_t)length);
+    free(sorted);
     free(form);
 }
 

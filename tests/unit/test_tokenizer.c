@@ -687,6 +687,31 @@ static void encodes_from_many_threads(void **state)
     tokenizer_free(t);
 }
 
+/* A million marks behind one letter, for which a quadratic time would be twenty minutes. */
+static void sorts_many_marks(void **state)
+{
+    (void)state;
+    static const char marks[] = "\xCC\x81\xCC\xA3";
+    const size_t n_pairs = 500000, n_pair = sizeof marks - 1, n = 1 + n_pairs * n_pair;
+    struct tokenizer *t = load(FIXTURES "/shapes/qwen2");
+    char *text = zf_malloc(n);
+    *text = 'a';
+    for (size_t i = 0; i < n_pairs; i++)
+        memcpy(text + 1 + i * n_pair, marks, n_pair);
+    int *ids = zf_malloc(n * sizeof *ids);
+    size_t n_back, n_ids = tokenizer_encode(t, text, n, ids, n);
+    assert_true(n_ids <= n);
+    char *back = tokenizer_decode(t, ids, n_ids, &n_back);
+    /* "\u1EA1", the other marks below, and those above. */
+    assert_int_equal(n_back, n);
+    assert_memory_equal(back, "\xE1\xBA\xA1\xCC\xA3", 5);
+    assert_memory_equal(back + n - 4, "\xCC\x81\xCC\x81", 4);
+    free(back);
+    free(ids);
+    free(text);
+    tokenizer_free(t);
+}
+
 static void utf8_is_strict(void **state)
 {
     (void)state;
@@ -730,6 +755,7 @@ int main(void)
         in_folder(saves),
         in_folder(saves_without_its_source),
         in_folder(encodes_from_many_threads),
+        cmocka_unit_test(sorts_many_marks),
         cmocka_unit_test(utf8_is_strict),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
