@@ -21,15 +21,15 @@ struct dataset {
     int max_length; /* of the longest sequence, in tokens */
 };
 
-/* Tokenizes examples in parallel. A pair is the first sentence's ids and then the second's, as
- * run_glue.py gives GPT-2; longer than max_length: tokens are dropped from the end of the longer
- * sentence first ("longest_first"). An example without tokens becomes one end-of-text token (id 0
- * where the tokenizer has none). */
+/* Tokenizes examples in parallel, as run_glue.py does: a pair is the first sentence's ids and then
+ * the second's, with the tokens around and between them that the tokenizer's template has. Longer
+ * than max_length: tokens are dropped from the end of the longer sentence first ("longest_first").
+ * An example without tokens becomes one end-of-text token (id 0 where the tokenizer has none). */
 void dataset_from_glue(struct dataset *d, const struct glue_data *data, const struct tokenizer *t,
                        int max_length);
-/* Cuts a text file into sequences of max_length tokens (the last may be shorter; one of a single
- * token, which has nothing to predict, is dropped). max_length is 2 or more. Fails where the file
- * cannot be read or has fewer than two tokens. */
+/* Cuts a text file, as one text with its template, into sequences of max_length tokens (the last
+ * may be shorter; one of a single token, which has nothing to predict, is dropped). max_length is 2
+ * or more. Fails where the file cannot be read or has fewer than two tokens. */
 bool dataset_from_text(struct dataset *d, const char *path, const struct tokenizer *t,
                        int max_length, struct zf_error *err);
 void dataset_free(struct dataset *d);

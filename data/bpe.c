@@ -4,6 +4,7 @@
 #include "data/utf8.h"
 
 #include <stdint.h>
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -13,6 +14,9 @@
 
 /* The characters that stand for bytes are below this. */
 #define BYTE_CHARACTERS 0x144
+
+/* Characters below this have their tokens in a table. */
+#define DIRECT_CHARACTERS 0x10000
 
 #define NO_RANK UINT32_MAX
 
@@ -42,10 +46,14 @@ struct bpe {
     struct merge *merges; /* (merges_mask + 1) open addressing */
     size_t merges_mask;
     uint32_t n_merges;
-    int byte_id[256];                 /* the token that stands for one byte */
+    int byte_id[256]; /* the token that stands for one byte, or -1 */
+    bool has_all_bytes;
+    int *character_id;      /* (DIRECT_CHARACTERS) their tokens, or -1; NULL: not needed */
+    bool cuts_words;        /* no merge joins what comes before a METASPACE with it */
+    int unk;                /* the unknown token's id, or -1 */
+    struct bpe_rules rules; /* unk_token aside */
     int16_t byte_of[BYTE_CHARACTERS]; /* character to byte, -1: stands for none */
     uint16_t character_of_byte[256];  /* and back */
-    bool ignore_merges_of_tokens;
 };
 
 /* GPT-2's alphabet: bytes that are visible in Latin-1 stand for themselves; the others are, in
@@ -78,6 +86,7 @@ void bpe_free(struct bpe *b)
     free(b->tokens);
     free(b->slots);
     free(b->merges);
+    free(b->character_id);
     free(b);
 }
 
@@ -194,18 +203,47 @@ static bool order_by_id(struct bpe *b, const char *path, struct zf_error *err)
     return true;
 }
 
-bool bpe_index(struct bpe *b, const char *path, struct zf_error *err)
+int bpe_find_own(const struct bpe *b, const char *text, size_t n)
 {
+    int id = bpe_find(b, text, n);
+    return id >= 0 && b->tokens[id].literal ? -1 : id;
+}
+
+static void index_bytes(struct bpe *b)
+{
+    char spelled[8];
+    b->has_all_bytes = true;
+    for (int byte = 0; byte < 256; byte++) {
+        size_t n = b->rules.characters ? (size_t)sprintf(spelled, "<0x%02X>", (unsigned)byte)
+                                       : utf8_encode(b->character_of_byte[byte], spelled);
+        b->byte_id[byte] = bpe_find_own(b, spelled, n);
+        b->has_all_bytes = b->has_all_bytes && b->byte_id[byte] >= 0;
+    }
+}
+
+static void index_characters(struct bpe *b)
+{
+    char text[4];
+    b->character_id = zf_malloc(DIRECT_CHARACTERS * sizeof *b->character_id);
+    for (uint32_t c = 0; c < DIRECT_CHARACTERS; c++)
+        b->character_id[c] = bpe_find_own(b, text, utf8_encode(c, text));
+    b->cuts_words = bpe_find_own(b, METASPACE, sizeof METASPACE - 1) >= 0;
+}
+
+bool bpe_index(struct bpe *b, const struct bpe_rules *rules, const char *path, struct zf_error *err)
+{
+    b->rules = *rules;
+    b->rules.unk_token = NULL;
     if (!index_spellings(b, path, err) || !order_by_id(b, path, err))
         return false;
-    for (int byte = 0; byte < 256; byte++) {
-        char character[4];
-        size_t n = utf8_encode(b->character_of_byte[byte], character);
-        b->byte_id[byte] = bpe_find(b, character, n);
-        if (b->byte_id[byte] < 0)
-            return zf_fail(err, "%s: there is no token \"%.*s\" for the byte 0x%02X", path, (int)n,
-                           character, (unsigned)byte);
-    }
+    b->unk = rules->unk_token ? bpe_find_own(b, rules->unk_token, strlen(rules->unk_token)) : -1;
+    index_bytes(b);
+    bool knows_all = b->has_all_bytes && (!rules->characters || rules->byte_fallback);
+    if (rules->unk_token && b->unk < 0 && !knows_all)
+        return zf_fail(err, "%s: the unknown token \"%.200s\" is not in the vocabulary", path,
+                       rules->unk_token);
+    if (rules->characters)
+        index_characters(b);
     b->merges_mask = table_size((size_t)b->n_tokens) - 1;
     b->merges = zf_malloc((b->merges_mask + 1) * sizeof *b->merges);
     memset(b->merges, 0xFF, (b->merges_mask + 1) * sizeof *b->merges);
@@ -240,15 +278,27 @@ static void grow_merges(struct bpe *b)
     free(old);
 }
 
+static bool starts_with_space(const char *text, size_t n)
+{
+    size_t n_space = sizeof METASPACE - 1;
+    return n >= n_space && memcmp(text, METASPACE, n_space) == 0;
+}
+
+static bool ends_with_space(const char *text, size_t n)
+{
+    size_t n_space = sizeof METASPACE - 1;
+    return n >= n_space && memcmp(text + n - n_space, METASPACE, n_space) == 0;
+}
+
 bool bpe_add_merge(struct bpe *b, const char *left, size_t n_left, const char *right,
                    size_t n_right, struct zf_error *err)
 {
-    int left_id = bpe_find(b, left, n_left), right_id = bpe_find(b, right, n_right);
+    int left_id = bpe_find_own(b, left, n_left), right_id = bpe_find_own(b, right, n_right);
     if (left_id < 0 || right_id < 0)
         return zf_fail(err, "a merge needs \"%.*s\", which is not in the vocabulary",
                        (int)(left_id < 0 ? n_left : n_right), left_id < 0 ? left : right);
     int id = b->slots[find_slot(b, left, n_left, right, n_right)];
-    if (id < 0)
+    if (id < 0 || b->tokens[id].literal)
         return zf_fail(err, "a merge makes \"%.*s%.*s\", which is not in the vocabulary",
                        (int)n_left, left, (int)n_right, right);
     if (2 * (size_t)b->n_merges > b->merges_mask)
@@ -258,12 +308,9 @@ bool bpe_add_merge(struct bpe *b, const char *left, size_t n_left, const char *r
         return zf_fail(err, "the merge of \"%.*s\" and \"%.*s\" is there already", (int)n_left,
                        left, (int)n_right, right);
     *m = (struct merge){pair_of(left_id, right_id), b->n_merges++, id};
+    if (starts_with_space(right, n_right) && !ends_with_space(left, n_left))
+        b->cuts_words = false;
     return true;
-}
-
-void bpe_ignore_merges_of_tokens(struct bpe *b)
-{
-    b->ignore_merges_of_tokens = true;
 }
 
 int bpe_n_tokens(const struct bpe *b)
@@ -403,45 +450,193 @@ static size_t merge_by_heap(const struct bpe *b, int *ids, size_t n)
 /* The token whose bytes are this word, or -1. */
 static int find_bytes(const struct bpe *b, const char *word, size_t n)
 {
-    char *text = zf_malloc(2 * n);
+    char few[64] = "", *text = n <= sizeof few / 2 ? few : zf_malloc(2 * n);
     size_t length = 0;
     for (size_t i = 0; i < n; i++)
         length += utf8_encode(b->character_of_byte[(unsigned char)word[i]], text + length);
-    int id = bpe_find(b, text, length);
-    free(text);
+    int id = bpe_find_own(b, text, length);
+    if (text != few)
+        free(text);
     return id;
+}
+
+/* A word's first tokens as they are found. An unknown one waits until the next known one, since
+ * others may join it; bytes that stand for a character go past it. */
+struct first_tokens {
+    int *ids;
+    size_t n;
+    bool unknown;
+};
+
+static void put_unknown(const struct bpe *b, struct first_tokens *f)
+{
+    if (f->unknown)
+        f->ids[f->n++] = b->unk;
+    f->unknown = false;
+}
+
+static void put_character(const struct bpe *b, struct first_tokens *f, int id)
+{
+    if (id < 0 && b->unk < 0)
+        return;
+    if (id >= 0 || !b->rules.fuse_unk)
+        put_unknown(b, f);
+    if (id >= 0)
+        f->ids[f->n++] = id;
+    else
+        f->unknown = true;
+}
+
+static bool put_fallback(const struct bpe *b, struct first_tokens *f, const char *bytes, size_t n)
+{
+    for (size_t i = 0; i < n; i++)
+        if (b->byte_id[(unsigned char)bytes[i]] < 0)
+            return false;
+    for (size_t i = 0; i < n; i++)
+        f->ids[f->n++] = b->byte_id[(unsigned char)bytes[i]];
+    return true;
+}
+
+static size_t first_bytes(const struct bpe *b, const char *word, size_t n, int *ids)
+{
+    struct first_tokens f = {.ids = ids};
+    if (b->has_all_bytes) {
+        for (size_t i = 0; i < n; i++)
+            ids[i] = b->byte_id[(unsigned char)word[i]];
+        return n;
+    }
+    for (size_t i = 0; i < n; i++)
+        put_character(b, &f, b->byte_id[(unsigned char)word[i]]);
+    put_unknown(b, &f);
+    return f.n;
+}
+
+/* A byte that is not UTF-8 counts as a character that has no token. */
+static size_t first_characters(const struct bpe *b, const char *word, size_t n, int *ids)
+{
+    struct first_tokens f = {.ids = ids};
+    for (size_t i = 0, length; i < n; i += length) {
+        uint32_t c = 0;
+        length = utf8_decode(word + i, n - i, &c);
+        int id = !length                 ? -1
+                 : c < DIRECT_CHARACTERS ? b->character_id[c]
+                                         : bpe_find_own(b, word + i, length);
+        length += !length;
+        if (id >= 0 || !b->rules.byte_fallback || !put_fallback(b, &f, word + i, length))
+            put_character(b, &f, id);
+    }
+    put_unknown(b, &f);
+    return f.n;
+}
+
+/* Where the words end that no merge joins with the next one: before a METASPACE that follows
+ * something else. A whole sentence is one word to tokenizers that have these. */
+static size_t cut_word(const char *word, size_t n)
+{
+    const size_t n_space = sizeof METASPACE - 1;
+    size_t i = 0;
+    while (starts_with_space(word + i, n - i))
+        i += n_space;
+    while (i < n) {
+        const char *next = memchr(word + i, *METASPACE, n - i);
+        if (!next)
+            return n;
+        i = (size_t)(next - word);
+        if (starts_with_space(next, n - i))
+            return i;
+        i++;
+    }
+    return n;
+}
+
+static size_t encode_part(const struct bpe *b, const char *word, size_t n, int *ids)
+{
+    size_t n_ids =
+        b->rules.characters ? first_characters(b, word, n, ids) : first_bytes(b, word, n, ids);
+    return n_ids <= SCAN_MAX_BYTES ? merge_by_scan(b, ids, n_ids) : merge_by_heap(b, ids, n_ids);
+}
+
+/* One word after the other, as they are cut. */
+static size_t encode_cut(const struct bpe *b, const char *word, size_t n, int *ids)
+{
+    size_t n_ids = 0;
+    for (size_t start = 0, length; start < n; start += length) {
+        length = cut_word(word + start, n - start);
+        n_ids += encode_part(b, word + start, length, ids + n_ids);
+    }
+    return n_ids;
 }
 
 size_t bpe_encode_word(const struct bpe *b, const char *word, size_t n, int *ids)
 {
-    int whole = b->ignore_merges_of_tokens ? find_bytes(b, word, n) : -1;
-    if (whole >= 0) {
-        ids[0] = whole;
+    if (b->rules.ignore_merges) {
+        int whole = b->rules.characters ? bpe_find_own(b, word, n) : find_bytes(b, word, n);
+        if (whole >= 0) {
+            ids[0] = whole;
+            return 1;
+        }
+    }
+    return b->cuts_words ? encode_cut(b, word, n, ids) : encode_part(b, word, n, ids);
+}
+
+/* A token's bytes where files spell a byte as a character: false where the token holds a character
+ * that stands for none. */
+static bool bytes_of(const struct bpe *b, const struct token *t, char *out, size_t *n)
+{
+    const char *text = b->pool + t->at;
+    *n = 0;
+    for (size_t i = 0, length; i < t->n; i += length) {
+        uint32_t c;
+        length = utf8_decode(text + i, t->n - i, &c);
+        if (!length || c >= BYTE_CHARACTERS || b->byte_of[c] < 0)
+            return false;
+        if (out)
+            out[*n] = (char)b->byte_of[c];
+        ++*n;
+    }
+    return true;
+}
+
+/* The byte that "<0x0A>" stands for, or -1. */
+static int spelled_byte(const char *text, size_t n)
+{
+    char copy[7] = "";
+    unsigned byte;
+    if (n != sizeof copy - 1)
+        return -1;
+    memcpy(copy, text, n);
+    return sscanf(copy, "<0x%2X>", &byte) == 1 ? (int)byte : -1;
+}
+
+/* The same where they spell a space as METASPACE, and a byte as "<0x0A>". */
+static size_t characters_of(const struct bpe *b, const struct token *t, int id, char *out)
+{
+    const char *text = b->pool + t->at;
+    size_t n = 0;
+    int byte = b->rules.byte_fallback ? spelled_byte(text, t->n) : -1;
+    if (byte >= 0 && b->byte_id[byte] == id) {
+        if (out)
+            *out = (char)byte;
         return 1;
     }
-    for (size_t i = 0; i < n; i++)
-        ids[i] = b->byte_id[(unsigned char)word[i]];
-    return n <= SCAN_MAX_BYTES ? merge_by_scan(b, ids, n) : merge_by_heap(b, ids, n);
+    for (size_t i = 0; i < t->n; n++) {
+        bool space = starts_with_space(text + i, t->n - i);
+        if (out)
+            out[n] = space ? ' ' : text[i];
+        i += space ? sizeof METASPACE - 1 : 1;
+    }
+    return n;
 }
 
 size_t bpe_token_text(const struct bpe *b, int id, char *out)
 {
     const struct token *t = &b->tokens[id];
-    const char *text = b->pool + t->at;
-    size_t n = 0;
-    for (size_t i = 0; i < t->n && !t->literal;) {
-        uint32_t c;
-        size_t length = utf8_decode(text + i, t->n - i, &c);
-        if (!length || c >= BYTE_CHARACTERS || b->byte_of[c] < 0)
-            break;
-        if (out)
-            out[n] = (char)b->byte_of[c];
-        n++;
-        i += length;
-        if (i == t->n)
-            return n;
-    }
+    size_t n;
+    if (!t->literal && b->rules.characters)
+        return characters_of(b, t, id, out);
+    if (!t->literal && bytes_of(b, t, out, &n))
+        return n;
     if (out)
-        memcpy(out, text, t->n);
+        memcpy(out, b->pool + t->at, t->n);
     return t->n;
 }

@@ -51,18 +51,36 @@ static void truncate_lengths(size_t *first, size_t *second, size_t max_length)
     *longer = max_length - *shorter;
 }
 
-/* Appends one example's tokens, cut to max_length, and returns how many there are. */
+static void append_ids(struct chunk *c, const int *ids, int n)
+{
+    reserve(c, (size_t)n + 1);
+    memcpy(c->tokens + c->n, ids, (size_t)n * sizeof *ids);
+    c->n += (size_t)n;
+}
+
+/* Appends one example's tokens, cut to max_length, and returns how many there are. What belongs
+ * around its texts is kept, unless max_length has no room for it. */
 static size_t append_example(struct chunk *c, const struct glue_example *example,
                              const struct tokenizer *t, size_t max_length)
 {
-    size_t start = c->n;
-    size_t first = append_text(c, example->sentence[0], strlen(example->sentence[0]), t);
-    const char *other = example->sentence[1];
+    const char *one = example->sentence[0], *other = example->sentence[1];
+    const struct token_template around = tokenizer_template(t, other != NULL);
+    size_t start = c->n, n_around = (size_t)around.n;
+    append_ids(c, around.ids, around.before);
+    size_t first = append_text(c, one, strlen(one), t);
     size_t second = other ? append_text(c, other, strlen(other), t) : 0;
-    size_t second_start = start + first;
-    truncate_lengths(&first, &second, max_length);
-    memmove(c->tokens + start + first, c->tokens + second_start, second * sizeof *c->tokens);
-    c->n = start + first + second;
+    size_t second_at = c->n - second;
+    truncate_lengths(&first, &second, max_length > n_around ? max_length - n_around : 0);
+    c->n = start + (size_t)around.before + first;
+    reserve(c, n_around + second + 1);
+    int *between = c->tokens + c->n;
+    int n_between = around.between - around.before;
+    memmove(between + n_between, c->tokens + second_at, second * sizeof *c->tokens);
+    memcpy(between, around.ids + around.before, (size_t)n_between * sizeof *between);
+    c->n += (size_t)n_between + second;
+    append_ids(c, around.ids + around.between, around.n - around.between);
+    if (c->n - start > max_length)
+        c->n = start + max_length;
     if (c->n == start) {
         int end_of_text = tokenizer_eos(t);
         c->tokens[c->n++] = end_of_text >= 0 ? end_of_text : 0;
@@ -115,8 +133,12 @@ bool dataset_from_text(struct dataset *d, const char *path, const struct tokeniz
     if (!file_read(path, &text, &bytes, err))
         return false;
     struct chunk all = {0};
-    size_t n = append_text(&all, text, bytes, t), length = (size_t)max_length;
+    const struct token_template around = tokenizer_template(t, false);
+    append_ids(&all, around.ids, around.before);
+    append_text(&all, text, bytes, t);
+    append_ids(&all, around.ids + around.before, around.n - around.before);
     free(text);
+    size_t n = all.n, length = (size_t)max_length;
     if (n % length == 1)
         n--;
     if (n == 0) {

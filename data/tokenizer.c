@@ -1,9 +1,9 @@
 #include "data/tokenizer.h"
 
 #include "data/alloc.h"
-#include "data/byte_level.h"
 #include "data/file.h"
 #include "data/json.h"
+#include "data/pipeline_load.h"
 #include "data/spm.h"
 
 #include <dirent.h>
@@ -14,8 +14,8 @@
 
 /* What Transformers reads beside a SentencePiece model, or instead of one. */
 static const char *const file_names[] = {
-    "tokenizer.json",          "vocab.json",       "merges.txt", "tokenizer_config.json",
-    "special_tokens_map.json", "added_tokens.json"};
+    "tokenizer.json",          "vocab.json",        "merges.txt",         "tokenizer_config.json",
+    "special_tokens_map.json", "added_tokens.json", "chat_template.jinja"};
 #define N_FILES ((int)(sizeof file_names / sizeof *file_names))
 
 static const char *const model_names[] = {"tokenizer.model", "spiece.model",
@@ -31,7 +31,7 @@ struct kept_file {
 };
 
 struct tokenizer {
-    struct byte_level *bpe; /* one of these two; the other is NULL */
+    struct pipeline *bpe; /* one of these two; the other is NULL */
     struct spm *spm;
     struct kept_file files[N_FILES];
     struct kept_file model;
@@ -118,10 +118,13 @@ static bool load_sentencepiece(struct tokenizer *t, const char *directory, struc
     t->model_name = find_model(directory, err);
     if (!t->model_name || !keep_file(&t->model, directory, t->model_name, err))
         return false;
+    bool is_llama;
     char *path = zf_format("%s/%s", directory, t->model_name);
-    t->spm = spm_create(t->model.text, t->model.n, path, err);
+    t->bpe = pipeline_load_model(directory, t->model.text, t->model.n, path, &is_llama, err);
+    if (!is_llama)
+        t->spm = spm_create(t->model.text, t->model.n, path, err);
     free(path);
-    return t->spm != NULL;
+    return t->bpe || t->spm;
 }
 
 struct tokenizer *tokenizer_load(const char *directory, struct zf_error *err)
@@ -131,9 +134,9 @@ struct tokenizer *tokenizer_load(const char *directory, struct zf_error *err)
     if (!file_is_directory(directory))
         ok = zf_fail(err, "%s: there is no such folder to load a tokenizer from", directory);
     else if (has_file(directory, "tokenizer.json"))
-        ok = (t->bpe = byte_level_load_json(directory, err));
+        ok = (t->bpe = pipeline_load_json(directory, err));
     else if (has_file(directory, "vocab.json") && has_file(directory, "merges.txt"))
-        ok = (t->bpe = byte_level_load_vocab(directory, err));
+        ok = (t->bpe = pipeline_load_vocab(directory, err));
     else
         ok = load_sentencepiece(t, directory, err);
     if (ok && keep_files(t, directory, err))
@@ -146,7 +149,7 @@ void tokenizer_free(struct tokenizer *t)
 {
     if (!t)
         return;
-    byte_level_free(t->bpe);
+    pipeline_free(t->bpe);
     spm_free(t->spm);
     for (int i = 0; i < N_FILES; i++)
         free(t->files[i].text);
@@ -158,13 +161,13 @@ void tokenizer_free(struct tokenizer *t)
 size_t tokenizer_encode(const struct tokenizer *t, const char *text, size_t n, int *ids,
                         size_t capacity)
 {
-    return t->bpe ? byte_level_encode(t->bpe, text, n, ids, capacity)
+    return t->bpe ? pipeline_encode(t->bpe, text, n, ids, capacity)
                   : spm_encode(t->spm, text, n, ids, capacity);
 }
 
 char *tokenizer_decode(const struct tokenizer *t, const int *ids, size_t n, size_t *bytes)
 {
-    return t->bpe ? byte_level_decode(t->bpe, ids, n, bytes) : spm_decode(t->spm, ids, n, bytes);
+    return t->bpe ? pipeline_decode(t->bpe, ids, n, bytes) : spm_decode(t->spm, ids, n, bytes);
 }
 
 int tokenizer_vocab_size(const struct tokenizer *t)
@@ -177,6 +180,13 @@ int tokenizer_eos(const struct tokenizer *t)
     return t->bpe ? t->bpe->eos : spm_special_id(t->spm, SPM_END);
 }
 
+struct token_template tokenizer_template(const struct tokenizer *t, bool pair)
+{
+    if (!t->bpe)
+        return (struct token_template){.n = 0};
+    return pair ? t->bpe->pair : t->bpe->single;
+}
+
 const char *tokenizer_kind(const struct tokenizer *t)
 {
     return t->bpe ? "BPE" : "SentencePiece";
@@ -187,20 +197,21 @@ static void set_string(json_t *object, const char *key, const char *text, size_t
     json_object_set_new(object, key, json_stringn(text, n));
 }
 
-/* GPT2Tokenizer takes the rules of vocab.json and merges.txt for granted; the other class takes
- * them from tokenizer.json. */
-static void describe_byte_level(const struct tokenizer *t, json_t *config)
+/* GPT2Tokenizer's tokens with a role are all one. */
+static void describe_bpe(const struct tokenizer *t, json_t *config)
 {
-    static const char *const roles[] = {"bos_token", "eos_token", "unk_token"};
-    const char *class = t->files[0].text ? "PreTrainedTokenizerFast" : "GPT2Tokenizer";
-    json_object_set_new(config, "tokenizer_class", json_string(class));
-    json_object_set_new(config, "add_prefix_space", json_boolean(t->bpe->add_prefix_space));
-    if (t->bpe->eos < 0)
+    const struct pipeline *p = t->bpe;
+    json_object_set_new(config, "tokenizer_class", json_string(p->class));
+    json_object_set_new(config, "add_prefix_space", json_boolean(p->add_prefix_space));
+    if (p->eos < 0)
         return;
-    char *text = zf_malloc(bpe_token_text(t->bpe->bpe, t->bpe->eos, NULL));
-    size_t n = bpe_token_text(t->bpe->bpe, t->bpe->eos, text);
-    for (size_t i = 0; i < sizeof roles / sizeof *roles; i++)
-        set_string(config, roles[i], text, n);
+    char *text = zf_malloc(bpe_token_text(p->bpe, p->eos, NULL));
+    size_t n = bpe_token_text(p->bpe, p->eos, text);
+    set_string(config, "eos_token", text, n);
+    if (strcmp(p->class, "GPT2Tokenizer") == 0) {
+        set_string(config, "bos_token", text, n);
+        set_string(config, "unk_token", text, n);
+    }
     free(text);
 }
 
@@ -228,7 +239,7 @@ static bool write_config(const struct tokenizer *t, const char *path, struct zf_
 {
     json_t *config = json_object();
     if (t->bpe)
-        describe_byte_level(t, config);
+        describe_bpe(t, config);
     else
         describe_sentencepiece(t, config);
     bool ok = json_write(path, config, 17, err);
@@ -236,14 +247,32 @@ static bool write_config(const struct tokenizer *t, const char *path, struct zf_
     return ok;
 }
 
+/* The source's own, but for the class. */
+static bool write_renamed_config(const struct tokenizer *t, const struct kept_file *f,
+                                 const char *path, struct zf_error *err)
+{
+    struct json_file config;
+    size_t mark = f->n >= 3 && memcmp(f->text, "\xEF\xBB\xBF", 3) == 0 ? 3 : 0, n = f->n - mark;
+    char *text = zf_malloc(n + 1);
+    memcpy(text, f->text + mark, n + 1);
+    if (!json_parse(&config, path, text, n, err))
+        return false;
+    json_object_set_new(config.root, "tokenizer_class", json_string(t->bpe->class));
+    bool ok = json_write(path, config.root, 17, err);
+    json_free(&config);
+    return ok;
+}
+
 /* Writes one of file_names, or sees to it that none is there. */
 static bool save_file(const struct tokenizer *t, int i, const char *directory, struct zf_error *err)
 {
     char *path = zf_format("%s/%s", directory, file_names[i]);
-    bool ok = true;
-    if (t->files[i].text)
+    bool ok = true, is_config = strcmp(file_names[i], config_name) == 0;
+    if (t->files[i].text && is_config && t->bpe && t->bpe->needs_class)
+        ok = write_renamed_config(t, &t->files[i], path, err);
+    else if (t->files[i].text)
         ok = file_write(path, t->files[i].text, t->files[i].n, err);
-    else if (strcmp(file_names[i], config_name) == 0)
+    else if (is_config)
         ok = write_config(t, path, err);
     else if (unlink(path) != 0 && errno != ENOENT)
         ok = zf_fail(err, "%s: another tokenizer's file cannot be removed: %s", path,
@@ -267,7 +296,7 @@ bool tokenizer_save(const struct tokenizer *t, const char *directory, struct zf_
     for (int i = 0; i < N_FILES; i++)
         if (!save_file(t, i, directory, err))
             return false;
-    if (t->bpe)
+    if (!t->model.text)
         return true;
     char *path = zf_format("%s/%s", directory, has_config(t) ? t->model_name : "spiece.model");
     bool ok = file_write(path, t->model.text, t->model.n, err);

@@ -1,16 +1,17 @@
 /* Text to token ids. One interface, two tokenizers:
- *  - GPT-2's byte-level BPE, from tokenizer.json, or from vocab.json + merges.txt (byte_level.h)
+ *  - BPE as Hugging Face's tokenizers have it, from tokenizer.json, from vocab.json + merges.txt,
+ *    or for Llama from a SentencePiece model (pipeline_load.h)
  *  - SentencePiece, from tokenizer.model, spiece.model, sentencepiece.bpe.model or the folder's
- * only
- *    *.model, by libsentencepiece (spm.h)
+ *    only *.model, by libsentencepiece (spm.h)
  *
  * BPE ids are those of Hugging Face Transformers' tokenizer for the same folder, SentencePiece ids
- * those of the library; no special tokens are put around a text. A tokenizer is not changed by use:
- * many threads may encode with it at once. */
+ * those of the library. What Transformers puts around a text, tokenizer_template tells. A tokenizer
+ * is not changed by use: many threads may encode with it at once. */
 #ifndef ZF_DATA_TOKENIZER_H
 #define ZF_DATA_TOKENIZER_H
 
 #include "data/error.h"
+#include "data/template.h"
 
 #include <stddef.h>
 
@@ -21,12 +22,15 @@ struct tokenizer;
 struct tokenizer *tokenizer_load(const char *directory, struct zf_error *err);
 void tokenizer_free(struct tokenizer *t);
 
-/* Encodes n bytes of UTF-8. Bytes that are not UTF-8 are encoded as bytes by BPE and as U+FFFD by
- * SentencePiece. Writes at most `capacity` ids and returns how many the whole text has, as snprintf
- * does: at most n + 1, unless a tokenizer puts spaces between added tokens or its normalisation
- * makes a text longer. */
+/* Encodes n bytes of UTF-8, without what belongs around them. Bytes that are not UTF-8 are encoded
+ * as bytes by BPE and as U+FFFD by SentencePiece. Writes at most `capacity` ids and returns how
+ * many the whole text has, as snprintf does: at most n + 1, unless a tokenizer puts spaces between
+ * added tokens or its normalisation makes a text longer. */
 size_t tokenizer_encode(const struct tokenizer *t, const char *text, size_t n, int *ids,
                         size_t capacity);
+
+/* What belongs around one text, or around and between two. */
+struct token_template tokenizer_template(const struct tokenizer *t, bool pair);
 
 /* The text of these ids, as a new string of *bytes bytes (and a NUL); the caller frees it. Ids that
  * the tokenizer does not have are left out. */
@@ -37,7 +41,8 @@ int tokenizer_eos(const struct tokenizer *t);          /* end-of-text id, or -1 
 const char *tokenizer_kind(const struct tokenizer *t); /* "BPE" or "SentencePiece", for messages */
 
 /* Puts into `directory` the files from which both Transformers and tokenizer_load make this
- * tokenizer again: its own files, and tokenizer_config.json where the source had none. Removes
+ * tokenizer again, in any model's folder: its own files, and tokenizer_config.json where the source
+ * had none, or left the class to the model's type. Removes
  * another tokenizer's files of the same kind. */
 bool tokenizer_save(const struct tokenizer *t, const char *directory, struct zf_error *err);
 

@@ -1,4 +1,5 @@
-/* Any bytes as a tokenizer.json: it is refused with a sentence, or gives a tokenizer that works. */
+/* Any bytes as a tokenizer.json or, where they do not begin as one, as a SentencePiece model of
+ * Llama: they are refused with a sentence, or give a tokenizer that works. */
 #include "data/alloc.h"
 #include "data/file.h"
 #include "data/tokenizer.h"
@@ -29,31 +30,59 @@ int LLVMFuzzerInitialize(int *argc, char ***argv)
     return 0;
 }
 
-/* Not file_write, which waits for the disk. */
-static void write_input(const uint8_t *data, size_t n)
+/* Not file_write, which waits for the disk. bytes = NULL: the file is not to be there. */
+static void put(const char *name, const void *bytes, size_t n)
 {
-    char *path = zf_format("%s/tokenizer.json", folder);
-    FILE *f = fopen(path, "wb");
-    if (!f || fwrite(data, 1, n, f) != n || fclose(f) != 0)
+    char *path = zf_format("%s/%s", folder, name);
+    if (!bytes)
+        unlink(path);
+    FILE *f = bytes ? fopen(path, "wb") : NULL;
+    if (bytes && (!f || fwrite(bytes, 1, n, f) != n || fclose(f) != 0))
         abort();
     free(path);
 }
 
+/* As the class says that the length chooses. */
+static void put_config(size_t n, bool json)
+{
+    static const char *const configs[] = {
+        "{\"tokenizer_class\": \"LlamaTokenizer\", \"add_bos_token\": true}",
+        "{\"tokenizer_class\": \"PreTrainedTokenizerFast\"}",
+        "{\"tokenizer_class\": \"Qwen2Tokenizer\", \"add_prefix_space\": true}"};
+    const char *config = configs[json ? n % 3 : 0];
+    put("tokenizer_config.json", config, strlen(config));
+}
+
+static void encode(const struct tokenizer *t, const char *text, size_t n)
+{
+    size_t n_back, n_ids = tokenizer_encode(t, text, n, NULL, 0);
+    int *ids = zf_malloc((n_ids + 1) * sizeof *ids);
+    if (tokenizer_encode(t, text, n, ids, n_ids) != n_ids)
+        abort();
+    for (size_t i = 0; i < n_ids; i++)
+        if (ids[i] < 0 || ids[i] >= tokenizer_vocab_size(t))
+            abort();
+    free(tokenizer_decode(t, ids, n_ids, &n_back));
+    free(ids);
+}
+
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t n)
 {
-    static const char text[] = "Hello  w\xC3\xB6rld\xFF<|endoftext|> 123\n";
+    static const char text[] =
+        "Hello  w\xC3\xB6rld\xFF<|endoftext|> 123\n\xE2\x96\x81 e\xCC\x81<s>";
     struct zf_error err = {""};
-    size_t n_back;
-    int ids[256];
-    write_input(data, n);
+    bool json = n == 0 || *data == '{';
+    put("tokenizer.json", json ? data : NULL, n);
+    put("tokenizer.model", json ? NULL : data, n);
+    put_config(n, json);
     struct tokenizer *t = tokenizer_load(folder, &err);
     if (!t) {
-        if (!strstr(err.text, "tokenizer.json"))
+        if (!strstr(err.text, json ? "tokenizer.json" : "tokenizer.model"))
             abort();
         return 0;
     }
-    size_t n_ids = tokenizer_encode(t, text, sizeof text - 1, ids, 256);
-    free(tokenizer_decode(t, ids, n_ids < 256 ? n_ids : 256, &n_back));
+    encode(t, text, sizeof text - 1);
+    encode(t, (const char *)data, n < 300 ? n : 300);
     tokenizer_free(t);
     return 0;
 }

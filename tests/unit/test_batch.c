@@ -148,6 +148,69 @@ static void truncates_longest_first(void **state)
     json_free(&f);
 }
 
+/* With tokens around each sentence, which are not cut. */
+static void keeps_what_is_around_sentences(void **state)
+{
+    (void)state;
+    struct json_file f;
+    struct zf_error err;
+    char path[128];
+    static const char config[] = "{\"add_bos_token\": true, \"add_eos_token\": true}";
+    snprintf(path, sizeof path, "%s/tokenizer_config.json", folder);
+    assert_works(file_write(path, config, sizeof config - 1, &err), err);
+    struct tokenizer *t = tokenizer_load(folder, &err);
+    assert_int_equal(unlink(path), 0);
+    assert_non_null(t);
+    assert_works(json_load(&f, ZF_TESTS_DIR "/fixtures/glue/truncation.json", &err), err);
+    const json_t *cases = json_find(&f, "framed");
+    assert_int_equal(json_array_size(cases), 9 * 10 * 5);
+    for (size_t i = 0; i < json_array_size(cases); i++) {
+        int c[3];
+        for (size_t k = 0; k < 3; k++)
+            c[k] = (int)json_integer_value(json_array_get(json_array_get(cases, i), k));
+        const char *ids = json_string_value(json_array_get(json_array_get(cases, i), 3));
+        char first[16] = "aaaaaaaaaaaaaaa", second[16] = "bbbbbbbbbbbbbbb";
+        first[c[0]] = second[c[1] < 0 ? 0 : c[1]] = 0;
+        struct glue_example example = {.sentence = {first, c[1] < 0 ? NULL : second}};
+        const struct glue_data data = {.examples = &example, .n_examples = 1};
+        struct dataset d;
+        dataset_from_glue(&d, &data, t, c[2]);
+        assert_int_equal(d.start[1], strlen(ids));
+        for (size_t k = 0; k < d.start[1]; k++)
+            assert_int_equal(d.tokens[k], ids[k] == '2' ? 256 : 'a' + ids[k] - '0');
+        dataset_free(&d);
+        dataset_from_glue(&d, &data, t, 1);
+        assert_int_equal(d.start[1], 1);
+        dataset_free(&d);
+    }
+    json_free(&f);
+    tokenizer_free(t);
+}
+
+/* A language model's text is one text. */
+static void puts_bos_before_a_text(void **state)
+{
+    (void)state;
+    struct zf_error err;
+    struct dataset d;
+    char path[128];
+    static const char config[] = "{\"add_bos_token\": true}", text[] = "abcd";
+    snprintf(path, sizeof path, "%s/tokenizer_config.json", folder);
+    assert_works(file_write(path, config, sizeof config - 1, &err), err);
+    struct tokenizer *t = tokenizer_load(folder, &err);
+    assert_int_equal(unlink(path), 0);
+    assert_non_null(t);
+    snprintf(path, sizeof path, "%s/text.txt", folder);
+    assert_works(file_write(path, text, sizeof text - 1, &err), err);
+    assert_works(dataset_from_text(&d, path, t, 3, &err), err);
+    static const int expected[] = {256, 'a', 'b', 'c', 'd'};
+    assert_int_equal(d.n_sequences, 2);
+    assert_int_equal(d.start[2], 5);
+    assert_memory_equal(d.tokens, expected, sizeof expected);
+    dataset_free(&d);
+    tokenizer_free(t);
+}
+
 /* Writes a text and cuts it into sequences of `max_length` bytes. */
 static bool cut_text(struct dataset *d, const char *text, int max_length, struct zf_error *err)
 {
@@ -251,6 +314,8 @@ int main(void)
         cmocka_unit_test(tokenizes_examples),
         cmocka_unit_test(keeps_the_order),
         cmocka_unit_test(truncates_longest_first),
+        cmocka_unit_test(keeps_what_is_around_sentences),
+        cmocka_unit_test(puts_bos_before_a_text),
         cmocka_unit_test(cuts_text),
         cmocka_unit_test(fills_streams),
         cmocka_unit_test(fills_next_tokens),

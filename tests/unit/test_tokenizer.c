@@ -38,6 +38,14 @@ static void put(const char *name, const char *text)
     free(path);
 }
 
+static int remove_file(const char *name)
+{
+    char *path = zf_format("%s/%s", folder, name);
+    int failed = unlink(path);
+    free(path);
+    return failed;
+}
+
 static void copy(const char *from, const char *name)
 {
     char *path = zf_format("%s/%s", folder, name);
@@ -195,8 +203,6 @@ static void refuses_bad_vocabularies(void **state)
     refuses("the tokens \"ll\" and \"he\" both have the id 256");
     put_vocab(-1, "\"ll\": 256,\n\"ll\": 257", "");
     refuses("the token \"ll\" has two ids, 256 and 257");
-    put_vocab(0x120, "\"ll\": 255", "");
-    refuses("vocab.json: there is no token \"\xC4\xA0\" for the byte 0x20");
     put_vocab(-1, "\n\"ll\": 256.5", "");
     refuses("vocab.json:2: found 256.5 where a whole number belongs");
     put_vocab(-1, "\n\"ll\": \"x\"", "");
@@ -263,30 +269,133 @@ static void reads_tokenizer_json(void **state)
     tokenizer_free(t);
 }
 
+/* A TemplateProcessing with this pair and these ids of "<s>". */
+static void put_template(const char *pair, const char *ids)
+{
+    char *rest = zf_format(", \"post_processor\": {\"type\": \"TemplateProcessing\", \"single\": "
+                           "[{\"Sequence\": {\"id\": \"A\"}}], \"pair\": [%s], \"special_tokens\": "
+                           "{\"<s>\": {\"id\": \"<s>\", \"ids\": [%s]}}}",
+                           pair, ids);
+    put_json(byte_level, "", "[]", rest);
+    free(rest);
+}
+
+static void check_ids(const int *got, int n, const int *expected, int n_expected)
+{
+    assert_int_equal(n, n_expected);
+    for (int i = 0; i < n; i++)
+        assert_int_equal(got[i], expected[i]);
+}
+
+/* What stands in front of, between and behind two texts. */
+static void check_pair(const struct tokenizer *t, const int *before, int n_before,
+                       const int *between, int n_between, const int *after, int n_after)
+{
+    const struct token_template a = tokenizer_template(t, true);
+    check_ids(a.ids, a.before, before, n_before);
+    check_ids(a.ids + a.before, a.between - a.before, between, n_between);
+    check_ids(a.ids + a.between, a.n - a.between, after, n_after);
+}
+
+static void reads_templates(void **state)
+{
+    (void)state;
+    put_template("{\"SpecialToken\": {\"id\": \"<s>\"}}, {\"Sequence\": {\"id\": \"A\"}}, "
+                 "{\"SpecialToken\": {\"id\": \"<s>\"}}, {\"SpecialToken\": {\"id\": \"<s>\"}}, "
+                 "{\"Sequence\": {\"id\": \"B\"}}, {\"SpecialToken\": {\"id\": \"<s>\"}}",
+                 "7, 256");
+    struct tokenizer *t = load(folder);
+    check_pair(t, (int[]){7, 256}, 2, (int[]){7, 256, 7, 256}, 4, (int[]){7, 256}, 2);
+    assert_int_equal(tokenizer_template(t, false).n, 0);
+    assert_encodes(t, "l", 75);
+    tokenizer_free(t);
+    put_json(byte_level, "", "[]", "");
+    t = load(folder);
+    assert_int_equal(tokenizer_template(t, true).n, 0);
+    tokenizer_free(t);
+}
+
+/* Without tokenizer.json, bos and eos are what tokenizer_config.json asks for; with it, its
+ * template counts, as in Transformers. */
+static void adds_bos_and_eos(void **state)
+{
+    (void)state;
+    put_vocab(-1, "\"ll\": 256, \"<s>\": 257, \"<|endoftext|>\": 258", "l l\n");
+    put("tokenizer_config.json",
+        "{\"add_bos_token\": true, \"add_eos_token\": true, \"bos_token\": \"<s>\"}");
+    struct tokenizer *t = load(folder);
+    check_pair(t, (int[]){257}, 1, (int[]){258, 257}, 2, (int[]){258}, 1);
+    const struct token_template one = tokenizer_template(t, false);
+    check_ids(one.ids, one.n, (int[]){257, 258}, 2);
+    assert_int_equal(one.before, 1);
+    tokenizer_free(t);
+    put_json(byte_level, "", "[]", ", \"added_tokens\": [{\"id\": 257, \"content\": \"<s>\"}]");
+    t = load(folder);
+    assert_int_equal(tokenizer_template(t, true).n, 0);
+    tokenizer_free(t);
+    put("tokenizer_config.json", "{\"add_bos_token\": 1}");
+    assert_int_equal(remove_file("tokenizer.json"), 0);
+    refuses("tokenizer_config.json:1: add_bos_token is 1, but it is true or false");
+}
+
+/* A byte without a token is left out, or becomes the unknown token. */
+static void vocabularies_may_lack_bytes(void **state)
+{
+    (void)state;
+    put_vocab(0x120, "\"ll\": 255", "l l\n");
+    struct tokenizer *t = load(folder);
+    assert_encodes(t, " ll  l ", 255, 75);
+    tokenizer_free(t);
+}
+
 static void refuses_bad_tokenizer_json(void **state)
 {
     (void)state;
     put_json("{\"type\": \"Whitespace\"}", "", "[]", "");
     refuses("tokenizer.json:1: pre_tokenizer is {\"type\":\"Whitespace\"}, which is not supported; "
-            "supported: ByteLevel");
-    put_json("null", "", "[]", "");
-    refuses("pre_tokenizer is null, which is not supported");
-    put_json("{\"type\": \"Sequence\", \"pretokenizers\": []}", "", "[]", "");
-    refuses("which is not supported; supported: ByteLevel, or a Sequence");
+            "supported: null, Split, Digits, Metaspace, ByteLevel, or a Sequence");
+    put_json("{\"type\": \"Sequence\", \"pretokenizers\": [{\"type\": \"ByteLevel\"}, {\"type\": "
+             "\"Digits\"}]}",
+             "", "[]", "");
+    refuses("pre_tokenizer is {\"type\":\"ByteLevel\"}, which is not supported");
     put_json("{\"type\": \"Sequence\", \"pretokenizers\": [{\"type\": \"Split\", \"pattern\": "
              "{\"Regex\": \"(\"}, \"behavior\": \"Isolated\"}, {\"type\": \"ByteLevel\"}]}",
              "", "[]", "");
     refuses("the pattern \"(\" is not valid at character 1: missing closing parenthesis");
-    put_json("{\"type\": \"Sequence\", \"pretokenizers\": [{\"type\": \"Split\", \"pattern\": "
-             "{\"Regex\": \"a\"}, \"behavior\": \"Removed\"}, {\"type\": \"ByteLevel\"}]}",
+    put_json("{\"type\": \"Split\", \"pattern\": {\"Regex\": \"a\"}, \"behavior\": \"Kept\"}", "",
+             "[]", "");
+    refuses("supported: a Split by Regex or String, Isolated, Removed");
+    put_json("{\"type\": \"Metaspace\", \"replacement\": \"_\"}", "", "[]", "");
+    refuses("supported: a Metaspace with replacement");
+    put_json("{\"type\": \"Metaspace\", \"replacement\": \"\xE2\x96\x81\", \"prepend_scheme\": "
+             "\"last\"}",
              "", "[]", "");
-    refuses("supported: a Split by Regex, Isolated, not inverted");
+    refuses("prepend_scheme always, first or never");
     put_json(byte_level, "\n\"type\": \"Unigram\",", "[]", "");
     refuses("tokenizer.json:3: model.type is \"Unigram\", which is not supported; supported: BPE");
     put_json(byte_level, "\"end_of_word_suffix\": \"</w>\",", "[]", "");
     refuses("tokenizer.json:2: model.end_of_word_suffix is \"</w>\", which is not supported");
-    put_json(byte_level, "", "[]", ",\n\"normalizer\": {\"type\": \"NFC\"}");
-    refuses("normalizer is {\"type\":\"NFC\"}, which is not supported");
+    put_json(byte_level, "", "[]", ",\n\"normalizer\": {\"type\": \"NFKC\"}");
+    refuses("normalizer is {\"type\":\"NFKC\"}, which is not supported; supported: null, NFC");
+    put_json(byte_level, "", "[]",
+             ", \"normalizer\": {\"type\": \"Replace\", \"pattern\": {\"String\": \"\"}, "
+             "\"content\": \"\"}");
+    refuses("normalizer is {\"type\":\"Replace\"");
+    put_json(byte_level, "\"byte_fallback\": true,", "[]", "");
+    refuses("model.byte_fallback is true, which is not supported; supported: false where there is");
+    put_json("null", "\"unk_token\": \"<unk>\",", "[]", "");
+    refuses("tokenizer.json: the unknown token \"<unk>\" is not in the vocabulary");
+    put_json(byte_level, "", "[]", ", \"post_processor\": {\"type\": \"BertProcessing\"}");
+    refuses("post_processor is {\"type\":\"BertProcessing\"}, which is not supported; supported: "
+            "null, ByteLevel, one TemplateProcessing");
+    put_template("{\"Sequence\": {\"id\": \"B\"}}, {\"Sequence\": {\"id\": \"A\"}}", "1");
+    refuses("post_processor is {");
+    put_template("{\"Sequence\": {\"id\": \"A\"}}", "1");
+    refuses("post_processor is {");
+    put_template("{\"SpecialToken\": {\"id\": \"<s>\"}}, {\"Sequence\": {\"id\": \"A\"}}, "
+                 "{\"Sequence\": {\"id\": \"B\"}}",
+                 "257");
+    refuses("post_processor is {");
     put_json(byte_level, "", "[\"l l\",\n\"l\"]", "");
     refuses("tokenizer.json:5: the merge \"l\" is not two tokens with a space between");
     put_json(byte_level, "", "[\"l l\",\n\"l o\"]", "");
@@ -301,9 +410,6 @@ static void refuses_bad_tokenizer_json(void **state)
     refuses("the token \"<s>\" of added_tokens has no id");
     put_json(byte_level, "", "[]", ", \"added_tokens\": [{\"id\": 257}]");
     refuses("a token of added_tokens has no content");
-    put_json(byte_level, "", "[]",
-             ", \"added_tokens\": [{\"id\": 257, \"content\": \"x\", \"single_word\": true}]");
-    refuses("single_word set, which is not supported");
     put("tokenizer.json", "{\"model\": {\"vocab\": {\"a\": 0}}, \"pre_tokenizer\": "
                           "{\"type\": \"ByteLevel\"}}");
     refuses("tokenizer.json: model.merges is absent, but it is a list");
@@ -333,8 +439,14 @@ static void reads_the_files_beside(void **state)
     tokenizer_free(load(folder));
     put("tokenizer_config.json", "{\"add_prefix_space\": 1}");
     refuses("tokenizer_config.json:1: add_prefix_space is 1, but it is");
+    put("tokenizer_config.json", "{\"truncation_side\": \"left\"}");
+    refuses(
+        "tokenizer_config.json:1: truncation_side is \"left\", but it is \"right\": a sentence");
+    put("tokenizer_config.json", "{\"split_special_tokens\": true}");
+    refuses("split_special_tokens is true, but it is false: it is not supported");
     put("tokenizer_config.json", "{\"tokenizer_class\": \"CLIPTokenizer\"}");
-    refuses("tokenizer_class is \"CLIPTokenizer\", but it is GPT2Tokenizer where there is no");
+    refuses("tokenizer_class is \"CLIPTokenizer\", but it is GPT2Tokenizer or Qwen2Tokenizer where "
+            "there is no");
     put("tokenizer_config.json", "{}");
     put("added_tokens.json", "{\"<a>\": \"x\"}");
     refuses("added_tokens.json: the id of \"<a>\" is not a whole number");
@@ -384,6 +496,46 @@ static void refuses_bad_sentencepiece(void **state)
     refuses("spiece.model: this is not a SentencePiece model");
     free(text);
     free(path);
+}
+
+/* A model that tokenizer_config.json gives to Llama's class. */
+static void refuses_bad_llama_models(void **state)
+{
+    (void)state;
+    put("tokenizer_config.json", "{\"tokenizer_class\": \"LlamaTokenizer\"}");
+    put("tokenizer.model", "");
+    refuses("tokenizer.model: this is not a SentencePiece model: it has no pieces");
+    put("tokenizer.model", "\x0A\x04\x0A\x02"
+                           "ab"
+                           "\x0A\x7F");
+    refuses("tokenizer.model: this is not a SentencePiece model: a field goes beyond its end");
+    put("tokenizer.model", "\x0A\x03\x0A\x02"
+                           "a");
+    refuses("a field goes beyond its end");
+    put("tokenizer.model", "\x0A\x04\x0A\x02"
+                           "ab"
+                           "\x0A\x02\x18\x01");
+    refuses("tokenizer.model: the piece 1 has 0 bytes, but it is text of 1 to 1024");
+    put("tokenizer.model", "\x0A\x04\x0A\x02"
+                           "ab"
+                           "\x0A\x04\x0A\x02"
+                           "ab");
+    refuses("tokenizer.model: the token \"ab\" has two ids, 0 and 1");
+    put("tokenizer_config.json", "{\"tokenizer_class\": \"LlamaTokenizer\", \"legacy\": 1}");
+    refuses("tokenizer_config.json:1: legacy is 1, but it is true or false");
+    put("tokenizer_config.json", "{\"tokenizer_class\": \"LlamaTokenizer\"}");
+    put("config.json", "{\"model_type\": \"mistral\"}");
+    refuses("tokenizer.model: there is no tokenizer.json beside it, which a model of type mistral");
+    put("config.json", "{\"model_type\": \"llama\"}");
+    put("tokenizer.model", "\x0A\x03\x0A\x01"
+                           "a"
+                           "\x0A\x03\x0A\x01"
+                           "b"
+                           "\x0A\x04\x0A\x02"
+                           "ab");
+    struct tokenizer *t = load(folder);
+    assert_encodes(t, "abba", 2, 1, 0);
+    tokenizer_free(t);
 }
 
 static void sentencepiece_takes_any_bytes(void **state)
@@ -448,6 +600,13 @@ static void saves(void **state)
     check_saved_class(FIXTURES "/prefix", "PreTrainedTokenizerFast");
     assert_false(is_there(saved, "vocab.json"));
     assert_false(is_there(saved, "merges.txt"));
+    /* A class that the type of a model has decided is written down. */
+    copy(FIXTURES "/split/tokenizer.json", "tokenizer.json");
+    put("tokenizer_config.json", "\xEF\xBB\xBF{\"model_max_length\": 8}");
+    put("config.json", "{\"model_type\": \"gpt2\"}");
+    check_saved_class(folder, "GPT2Tokenizer");
+    assert_int_equal(remove_file("tokenizer.json"), 0);
+    assert_int_equal(remove_file("tokenizer_config.json"), 0);
     copy(FIXTURES "/spm_bpe.model", "mine.model");
     check_saved_class(folder, "BertGenerationTokenizer");
     assert_true(is_there(saved, "spiece.model"));
@@ -528,6 +687,31 @@ static void encodes_from_many_threads(void **state)
     tokenizer_free(t);
 }
 
+/* A million marks behind one letter, for which a quadratic time would be twenty minutes. */
+static void sorts_many_marks(void **state)
+{
+    (void)state;
+    static const char marks[] = "\xCC\x81\xCC\xA3";
+    const size_t n_pairs = 500000, n_pair = sizeof marks - 1, n = 1 + n_pairs * n_pair;
+    struct tokenizer *t = load(FIXTURES "/shapes/qwen2");
+    char *text = zf_malloc(n);
+    *text = 'a';
+    for (size_t i = 0; i < n_pairs; i++)
+        memcpy(text + 1 + i * n_pair, marks, n_pair);
+    int *ids = zf_malloc(n * sizeof *ids);
+    size_t n_back, n_ids = tokenizer_encode(t, text, n, ids, n);
+    assert_true(n_ids <= n);
+    char *back = tokenizer_decode(t, ids, n_ids, &n_back);
+    /* "\u1EA1", the other marks below, and those above. */
+    assert_int_equal(n_back, n);
+    assert_memory_equal(back, "\xE1\xBA\xA1\xCC\xA3", 5);
+    assert_memory_equal(back + n - 4, "\xCC\x81\xCC\x81", 4);
+    free(back);
+    free(ids);
+    free(text);
+    tokenizer_free(t);
+}
+
 static void utf8_is_strict(void **state)
 {
     (void)state;
@@ -559,14 +743,19 @@ int main(void)
         in_folder(refuses_bad_vocabularies),
         in_folder(refuses_bad_merges),
         in_folder(reads_tokenizer_json),
+        in_folder(reads_templates),
+        in_folder(adds_bos_and_eos),
+        in_folder(vocabularies_may_lack_bytes),
         in_folder(refuses_bad_tokenizer_json),
         in_folder(reads_the_files_beside),
         in_folder(chooses_what_is_there),
         in_folder(refuses_bad_sentencepiece),
+        in_folder(refuses_bad_llama_models),
         in_folder(sentencepiece_takes_any_bytes),
         in_folder(saves),
         in_folder(saves_without_its_source),
         in_folder(encodes_from_many_threads),
+        cmocka_unit_test(sorts_many_marks),
         cmocka_unit_test(utf8_is_strict),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

@@ -1,0 +1,25 @@
+/* Making a pipeline from the files of a folder. What AutoTokenizer of Transformers 5.23 makes of
+ * the same folder decides: the stages are tokenizer.json's, unless it has a class of its own for
+ * them, by tokenizer_config.json's tokenizer_class and config.json's model_type.
+ *
+ *  - LlamaTokenizer, unless tokenizer.json is byte-level: a Metaspace before the first word, as
+ *    `legacy` and `add_prefix_space` want it, and BPE with byte fallback.
+ *  - GPT2Tokenizer: a byte-level BPE with GPT-2's pattern; Qwen2Tokenizer: NFC, and Qwen2's.
+ *
+ * add_bos_token and add_eos_token count where there is no tokenizer.json; else its template
+ * does. */
+#ifndef ZF_DATA_PIPELINE_LOAD_H
+#define ZF_DATA_PIPELINE_LOAD_H
+
+#include "data/pipeline.h"
+
+/* From `directory`/tokenizer.json. */
+struct pipeline *pipeline_load_json(const char *directory, struct zf_error *err);
+/* From vocab.json and merges.txt there. */
+struct pipeline *pipeline_load_vocab(const char *directory, struct zf_error *err);
+/* From the bytes of a SentencePiece model, where tokenizer_config.json says LlamaTokenizer. Where
+ * it does not, *is_llama is false, and NULL is no fault. `path` is for messages. */
+struct pipeline *pipeline_load_model(const char *directory, const char *bytes, size_t n,
+                                     const char *path, bool *is_llama, struct zf_error *err);
+
+#endif

@@ -1,0 +1,37 @@
+/* The small JSON files that may lie beside a tokenizer's tables: what they say of its class and of
+ * tokens with a role. */
+#ifndef ZF_DATA_PIPELINE_SETTINGS_H
+#define ZF_DATA_PIPELINE_SETTINGS_H
+
+#include "data/json.h"
+
+/* root is NULL where a file is absent. */
+struct settings {
+    char *paths[4];
+    struct json_file config;  /* tokenizer_config.json */
+    struct json_file special; /* special_tokens_map.json */
+    struct json_file added;   /* added_tokens.json */
+    struct json_file model;   /* config.json */
+};
+
+/* Fails where one of them is no JSON, or asks for what is not done here. */
+bool settings_load(struct settings *s, const char *directory, struct zf_error *err);
+void settings_free(struct settings *s);
+
+/* NULL where the file or the key is absent. */
+json_t *settings_get(const struct json_file *f, const char *key);
+bool settings_is(const struct json_file *f, const char *key, const char *value);
+/* Of tokenizer_config.json; an absent key leaves *value as it is. */
+bool settings_get_flag(const struct settings *s, const char *key, bool *value,
+                       struct zf_error *err);
+
+/* Whether the tokenizer is of this class, which has two names: one ends with "Fast". */
+bool settings_class_is(const struct settings *s, const char *name);
+
+/* The text of a special token: a string, or an object with its content; else NULL. */
+const char *settings_content(const json_t *value);
+/* The text of the token with this role, such as "bos_token", or else `usual`; NULL: there is
+ * none. */
+const char *settings_role(const struct settings *s, const char *role, const char *usual);
+
+#endif
