@@ -160,10 +160,10 @@ static void update(struct engine *e, struct step_report *report)
 {
     e->skipped_in_a_row = 0;
     const bool first_choice = selection_choose(e, report);
+    windows_arrive(e, false, report); /* first: forward waits for what it commits */
     count_step(e, report);
     if (first_choice)
         selection_adopt_first(e, report);
-    windows_arrive(e, false, report);
     for (int j = 0; j < e->windows.interval; j++)
         if (schedule_closes(j, e->step - e->windows.began, e->windows.interval, e->config.stagger))
             windows_close(e, &e->windows.groups[j], report);
