@@ -158,10 +158,11 @@ void plan_transfer(struct stream *s, const char *name, struct op_cost cost, bool
 
 void plan_host_copies(struct plan *p, size_t bytes)
 {
-    double seconds = 2 * (double)bytes / p->machine.core_rate;
-    struct sim_work w = {.what = "host: copies", .seconds = seconds};
+    const double cores = p->machine.cores / p->local_ranks;
+    const double rate = fmin(p->host_rate, cores * p->machine.core_rate);
+    struct sim_work w = {.what = "host: copies", .seconds = 2 * (double)bytes / rate};
     double begin = sim_now(p->sim);
-    use(&w, PLAN_HOST_MEMORY, p->machine.core_rate / p->host_rate);
+    use(&w, PLAN_HOST_MEMORY, rate / p->host_rate);
     sim_wait(p->sim, sim_queue(p->sim, p->host_lane, &w, NULL, NULL));
     p->host.seconds += sim_now(p->sim) - begin;
 }

@@ -11,6 +11,8 @@
 
 /* Pinned memory that state moves through, in bytes; less where no matrix has as much. */
 #define STAGING_BYTES ((size_t)16 << 20)
+/* Fewer elements are one thread's. */
+#define PARALLEL_ELEMENTS ((size_t)64 << 10)
 
 /* ---- memory ---- */
 
@@ -211,7 +213,7 @@ static void write_host(const struct host_adam_matrix *h, enum state_part part, s
         memcpy((part == STATE_M ? h->m : h->v) + first, values, sizeof(float) * n);
 }
 
-/* n rows from the host's arrays into the staging memory, or back, by the host itself. */
+/* n rows from the host's arrays into the staging memory, or back, by the host's own threads. */
 static void copy_on_host(struct engine *e, const struct host_adam_matrix *h, enum state_part part,
                          const int *rows, int n, float *staged, bool to_host)
 {
@@ -219,11 +221,14 @@ static void copy_on_host(struct engine *e, const struct host_adam_matrix *h, enu
         plan_host_copies(e->device->plan, sizeof(float) * (size_t)n * h->cols);
         return;
     }
-    for (int i = 0; i < n; i++, staged += h->cols)
+#pragma omp parallel for schedule(static) if ((size_t)n * h->cols > PARALLEL_ELEMENTS)
+    for (int i = 0; i < n; i++) {
+        const size_t at = (size_t)rows[i] * h->cols;
         if (to_host)
-            write_host(h, part, (size_t)rows[i] * h->cols, h->cols, staged);
+            write_host(h, part, at, h->cols, staged + (size_t)i * h->cols);
         else
-            read_host(h, part, (size_t)rows[i] * h->cols, h->cols, staged);
+            read_host(h, part, at, h->cols, staged + (size_t)i * h->cols);
+    }
 }
 
 /* Room for as many of n rows as there is; if there is none, what is there has to go first. */
