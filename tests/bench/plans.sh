@@ -71,3 +71,21 @@ for ranks in 1 2 4; do
     plan "6.7 B, $ranks rank(s) on H200s: launches and the host's own time" --plan h200 --ranks "$ranks" \
         --preset gpt-6.7b --seqs 4 --length 512 "${zenflow[@]}"
 done
+
+# Parameters and windows on the host, activations computed again.
+few=(--method staggered --topk_ratio 0.05 --update_interval 4 --select_interval 16 --steps 20 --dropout 0 --accumulate host \
+    --gradient_checkpointing --offload_param 2)
+thirteen=(--preset gpt-6.7b --width 5120 --layers 40)
+seventy=(--preset gpt-6.7b --width 8192 --layers 80)
+for seqs in 4 16; do
+    plan "6.7 B on one RTX 4090, parameters on the host, $seqs sequences of 512" --plan rtx-4090 --preset gpt-6.7b --seqs "$seqs" \
+        --length 512 "${few[@]}"
+    plan "13 B on one RTX 4090, parameters on the host, $seqs sequences of 512" --plan rtx-4090 "${thirteen[@]}" --seqs "$seqs" \
+        --length 512 "${few[@]}"
+done
+for slots in 1 2 3; do
+    plan "6.7 B on one H100, 4 sequences of 512, parameters on the host, $slots slot(s)" --plan h100 --preset gpt-6.7b --seqs 4 \
+        --length 512 "${few[@]}" --offload_param "$slots"
+done
+plan "65 B on one H100, 16 sequences of 512, parameters and important state on the host" --plan h100 "${seventy[@]}" --seqs 16 \
+    --length 512 "${few[@]}" --offload
