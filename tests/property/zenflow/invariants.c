@@ -2,6 +2,7 @@
  * `zenflow_invariants I5` runs one. Under mpirun the rank-dependent ones run on all ranks. */
 #include "tests/cuda_emulator/emulator.h"
 #include "tests/property/zenflow/oracle.h"
+#include "tests/property/zenflow/places.h"
 #include "tests/property/zenflow/problem.h"
 #include "tests/seed.h"
 #include "tests/testing.h"
@@ -1168,7 +1169,12 @@ int main(int argc, char **argv)
         cmocka_unit_test(bf16_parameters),
         cmocka_unit_test(fp32_masters),
         cmocka_unit_test(M1),
+        cmocka_unit_test(M2),
+        cmocka_unit_test(M3),
+        cmocka_unit_test(device_bytes),
+        cmocka_unit_test(M4),
         cmocka_unit_test(M5),
+        cmocka_unit_test(ten_times),
         cmocka_unit_test(non_finite),
         cmocka_unit_test(refusals),
         cmocka_unit_test(auto_by_hand),
