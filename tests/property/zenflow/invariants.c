@@ -1198,6 +1198,7 @@ int main(int argc, char **argv)
             return 77;
         comm_attach(world, problem_device);
         comm_attach(alone, problem_device);
+        places_comm = world;
         struct CMUnitTest one[] = {tests[i]};
         int failed = cmocka_run_group_tests(one, NULL, NULL);
         comm_destroy(alone);

@@ -11,7 +11,9 @@
 
 #define SEQUENCES     2 /* of a micro-batch */
 #define TOKENS        6 /* of the longest sequence */
-#define MICRO_BATCHES 2
+#define MICRO_BATCHES 2 /* of each rank */
+
+struct comm *places_comm;
 
 /* ---- a device that holds so much and no more ---- */
 
@@ -59,11 +61,11 @@ static struct place place(int i)
     p.config.bf16 = problem_device->dtype == DTYPE_BF16 || i % 5 == 0;
     p.config.accumulate = i % 2 ? ENGINE_ACCUMULATE_HOST : ENGINE_ACCUMULATE_DEVICE;
     p.config.offload_important = i / 2 % 2;
-    p.config.params_on_host = i / 4 % 4 > 0;
+    p.config.params_on_host = i / 4 % 4 > 0 && comm_size(places_comm) == 1;
     p.size = (struct gpt_size){.max_tokens = SEQUENCES * TOKENS,
                                .max_seqs = SEQUENCES,
                                .micro_batches = MICRO_BATCHES,
-                               .value_slots = value_slots[i / 4 % 4],
+                               .value_slots = p.config.params_on_host ? value_slots[i / 4 % 4] : 0,
                                .gradient_slots = gradient_slots[i / 16],
                                .mode = i % 3 ? GPT_TRAIN : GPT_TRAIN_RECOMPUTE};
     if (p.size.gradient_slots == 0) /* then micro-batches may go one after the other */
@@ -106,7 +108,8 @@ static struct memory_use measure(struct device *device, const struct gpt_config 
     params_share_values(&table, p->size.value_slots);
     params_share_gradients(&table, p->size.gradient_slots);
     gpt_measure(device, model, &p->size, &use);
-    engine_measure(&p->config, &table, device->dtype, 0, 1, &use);
+    engine_measure(&p->config, &table, device->dtype, comm_rank(places_comm),
+                   comm_size(places_comm), &use);
     params_free(&table);
     return use;
 }
@@ -116,7 +119,6 @@ static struct memory_use measure(struct device *device, const struct gpt_config 
 struct trainer {
     struct device *device;
     struct train_job job; /* its examples */
-    struct comm *comm;
     struct gpt *model;
     struct engine *engine;
     struct batch *batches;
@@ -129,20 +131,18 @@ static void trainer_create(struct trainer *t, struct device *device, const struc
     static const int lengths[] = {3, TOKENS, 1};
     struct zf_error err;
     *t = (struct trainer){.device = device,
-                          .comm = comm_create_alone(),
                           .together = p->size.micro_batches,
                           .batches =
                               batches_create(p->size.micro_batches, SEQUENCES * TOKENS, SEQUENCES)};
     t->job = (struct train_job){.device = device,
-                                .comm = t->comm,
+                                .comm = places_comm,
                                 .config = *model,
                                 .n_seqs = SEQUENCES,
                                 .micro_batches = MICRO_BATCHES,
                                 .steps = steps};
     train_data_make(&t->job, lengths, 3, 1);
-    comm_attach(t->comm, device);
     t->model = gpt_create(device, model, &p->size);
-    t->engine = engine_create(&p->config, device, t->comm, gpt_params(t->model),
+    t->engine = engine_create(&p->config, device, places_comm, gpt_params(t->model),
                               gpt_param_data(t->model), gpt_grad_data(t->model), &err);
     if (!t->engine)
         fail_msg("%s", err.text);
@@ -156,18 +156,17 @@ static void trainer_destroy(struct trainer *t)
     gpt_destroy(t->model);
     batches_free(t->batches, t->together);
     dataset_free(&t->job.data);
-    comm_destroy(t->comm);
 }
 
 static struct step_report train(struct trainer *t, int step)
 {
-    int index[SEQUENCES * MICRO_BATCHES];
-    const int n = SEQUENCES * MICRO_BATCHES;
+    const int n = SEQUENCES * MICRO_BATCHES * comm_size(places_comm);
+    int *index = zf_malloc(sizeof *index * (size_t)n);
     struct zf_error err;
     struct step_result result;
     const struct stepper s = {.model = t->model,
                               .engine = t->engine,
-                              .comm = t->comm,
+                              .comm = places_comm,
                               .set = &t->job.data,
                               .batches = t->batches,
                               .n_labels = t->job.config.num_labels,
@@ -178,6 +177,7 @@ static struct step_report train(struct trainer *t, int step)
     for (int i = 0; i < n; i++)
         index[i] = step * n + i;
     assert_works(step_run(&s, index, n, step, problem_lr(step) / 10, &result, &err), err);
+    free(index);
     return result.report;
 }
 
@@ -373,8 +373,8 @@ static double arrivals(const struct place *p, int blocks)
     return blocks + (passes - 1) * (blocks - kept);
 }
 
-/* Link bytes of S steps are the formula's: a deferred channel's mean goes down once, or its gradient
- * S times; its parameter comes up once, or with its whole block whenever that comes. */
+/* Link bytes of S steps, over all ranks, are the formula's: a deferred channel's mean goes down
+ * once, or its gradient S times; its parameter comes up once, or with its whole block whenever that comes. */
 void M4(void **state)
 {
     (void)state;
@@ -394,14 +394,16 @@ void M4(void **state)
             down += step < S ? 0 : (double)r.bytes_down;
             up += step < S ? 0 : (double)r.bytes_up;
         }
+        double crossed[] = {down, up};
+        comm_all_reduce_f64(places_comm, crossed, 2);
         const double each_step = streams ? arrivals(&p, blocks) * n.blocks / blocks : 0;
         const double arriving = n.deferred - (streams ? n.deferred_in_blocks : 0);
         const bool on_host = p.config.accumulate == ENGINE_ACCUMULATE_HOST;
         const double expected_down = 2 * size * n.deferred * (on_host ? S : 1);
         const double expected_up = 2 * size * (arriving + S * each_step);
-        if (down != expected_down || up != expected_up)
-            fail_msg("%.0f bytes down, not %.0f, and %.0f up, not %.0f: %s", down, expected_down,
-                     up, expected_up, describe(&p));
+        if (crossed[0] != expected_down || crossed[1] != expected_up)
+            fail_msg("%.0f bytes down, not %.0f, and %.0f up, not %.0f: %s", crossed[0],
+                     expected_down, crossed[1], expected_up, describe(&p));
         trainer_destroy(&t);
     }
 }
