@@ -297,7 +297,8 @@ void M3(void **state)
 }
 
 /* One kind of place: what is printed of it, and the bytes for each parameter that it may take at
- * topk_ratio 0.05, but for slots, embeddings and head. Important state is planned for two choices. */
+ * topk_ratio 0.05, but for slots, embeddings and head. Important state is planned for two choices.
+ */
 struct budget {
     const char *name;
     enum engine_accumulate windows;
@@ -338,7 +339,7 @@ void device_bytes(void **state)
     }
 }
 
-/* Elements of matrices, of all layers or of blocks alone; and of those channels that are deferred. */
+/* Elements of matrices, of all layers or of blocks; and of those channels that are deferred. */
 struct elements {
     double all, blocks, deferred, deferred_in_blocks;
 };
@@ -374,7 +375,8 @@ static double arrivals(const struct place *p, int blocks)
 }
 
 /* Link bytes of S steps, over all ranks, are the formula's: a deferred channel's mean goes down
- * once, or its gradient S times; its parameter comes up once, or with its whole block whenever that comes. */
+ * once, or its gradient S times; its parameter comes up once, or with its whole block whenever that
+ * comes. */
 void M4(void **state)
 {
     (void)state;
