@@ -424,11 +424,13 @@ static char *shared_folder(void)
     return zf_strdup(folder);
 }
 
-/* What a training checkpoint does: the model's parameters beside the engine's state. */
+/* What a training checkpoint does: the model's parameters beside the engine's state, which may be
+ * all that anybody has looked at since the last step. */
 static void resume_at(struct problem *p, struct problem *resumed, const char *folder)
 {
     struct zf_error err;
     assert_works(engine_save(p->engine, folder, &err), err);
+    problem_read_params(p);
     problem_copy_params(resumed, p);
     assert_works(engine_load(resumed->engine, folder, &err), err);
 }
@@ -455,9 +457,12 @@ static const struct places all_places[] = {
     {ENGINE_ACCUMULATE_DEVICE, true, false, 0}, {ENGINE_ACCUMULATE_HOST, true, true, 1}};
 #define N_PLACES (int)(sizeof all_places / sizeof *all_places)
 
+/* The workers of every second problem are late. */
 static void create_in(struct problem *p, unsigned seed, struct engine_config c,
                       const struct places *places)
 {
+    c.worker_delay_seconds = seed % 2 ? 0.0005 : 0;
+    c.worker_delay_seed = seed;
     c.accumulate = places->windows;
     c.offload_important = places->offload_important;
     c.params_on_host = places->params_on_host && comm_size(world) == 1;
@@ -491,7 +496,8 @@ static void M1(void **state)
             struct problem p, resumed;
             const int n = 7 + (int)seed % 9;
             create_in(&p, seed, c, &all_places[i]);
-            run(&p, 0, n);
+            run(&p, 0, n - 1);
+            problem_step_unseen(&p, n - 1);
             create_in(&resumed, seed, c, &all_places[(i + 1) % N_PLACES]);
             resume_at(&p, &resumed, folder);
             run(&p, n, 30);
@@ -511,8 +517,8 @@ static void M1(void **state)
 }
 
 /* Each pass, forward and backward, sees of every layer what it sees where all of them stay on the
- * device and everybody waits: no layer is read before it has arrived, nor overwritten before it was
- * left. */
+ * device and everybody waits, be the host's workers late or not: no layer is read before it has
+ * arrived, nor overwritten before it was left. */
 static void M5(void **state)
 {
     (void)state;
