@@ -73,6 +73,12 @@ static struct place place(int i)
     return p;
 }
 
+/* Several ranks keep parameters on the device: places that differ in theirs are then the same. */
+static bool is_another(int i)
+{
+    return comm_size(places_comm) == 1 || i / 4 % 4 == 0;
+}
+
 static const char *describe(const struct place *p)
 {
     static char text[160];
@@ -212,6 +218,8 @@ void M2(void **state)
     (void)state;
     const struct gpt_config model = thin_model(4);
     for (int i = 0; i < N_PLACES; i++) {
+        if (!is_another(i))
+            continue;
         const struct place p = place(i);
         const struct memory_use use = measure(problem_device, &model, &p);
         struct device device = limited_device(memory_total(&use));
@@ -383,6 +391,8 @@ void M4(void **state)
     const int blocks = 4;
     const struct gpt_config model = thin_model(blocks);
     for (int i = 0; i < N_PLACES; i++) {
+        if (!is_another(i))
+            continue;
         const struct place p = place(i);
         const int S = p.config.update_interval;
         const struct elements n = count_elements(&model, p.config.topk_ratio);
