@@ -151,12 +151,29 @@ static bool offload_all(struct config *c, char *what, size_t bytes)
     return is_change;
 }
 
+static bool offload_important(struct config *c, char *what, size_t bytes)
+{
+    snprintf(what, bytes, "zenflow.offload true");
+    bool is_change = c->do_train && c->zenflow.enabled && !c->zenflow.offload;
+    c->zenflow.offload = true;
+    return is_change;
+}
+
 static bool offload_parameters(struct config *c, char *what, size_t bytes)
 {
     snprintf(what, bytes, "offload_param.device \"cpu\" (stage 3)");
     bool is_change = c->do_train && c->offload_optimizer == OFFLOAD_CPU &&
-                     c->offload_param != OFFLOAD_CPU && c->n_ranks == 1;
+                     c->offload_param != OFFLOAD_CPU && c->n_ranks == 1 &&
+                     !(c->zenflow.enabled && c->zenflow.topk_ratio == 1);
     c->offload_param = OFFLOAD_CPU;
+    return is_change;
+}
+
+static bool hold_one_block(struct config *c, char *what, size_t bytes)
+{
+    snprintf(what, bytes, "offload_param.buffer_count 1");
+    bool is_change = c->do_train && c->offload_param == OFFLOAD_CPU && c->param_buffers > 1;
+    c->param_buffers = 1;
     return is_change;
 }
 
@@ -165,7 +182,8 @@ static void list_changes(const struct run *run, int longest, size_t needed, char
                          size_t bytes)
 {
     static bool (*const changes[])(struct config *, char *, size_t) = {
-        halve_batches, recompute, accumulate_on_host, offload_all, offload_parameters};
+        halve_batches, recompute,          accumulate_on_host, offload_important,
+        offload_all,   offload_parameters, hold_one_block};
     size_t used = 0;
     for (size_t i = 0; i < sizeof changes / sizeof *changes; i++) {
         struct config changed = *run->config;

@@ -97,10 +97,8 @@ void engine_before_layer(struct engine *e, int layer)
     struct parameters *p = &e->parameters;
     p->direction = layer < p->last ? -1 : 1;
     p->last = layer;
-    if (streams_layer(e, layer)) {
+    if (streams_layer(e, layer))
         fill(e, layer);
-        e->streams.arriving[layer] = true; /* a slot's earlier reader may have been another pass */
-    }
     if (e->streams.arriving[layer])
         e->device->event_order(e->device->compute, e->streams.arrived[layer]);
     e->streams.arriving[layer] = false;

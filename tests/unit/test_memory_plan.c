@@ -204,6 +204,49 @@ static void windows_go_to_the_host_where_they_must(void **state)
     config_free(&config);
 }
 
+/* What is told of a run whose state and parameters may live on the host: each change that saves
+ * memory, and none that would be refused. */
+static void what_else_goes_to_the_host(void **state)
+{
+    (void)state;
+    const char *const zenflow[] = {"--zero_optimization.stage",
+                                   "3",
+                                   "--zero_optimization.offload_optimizer.device",
+                                   "cpu",
+                                   "--zero_optimization.zenflow.topk_ratio",
+                                   "0.1",
+                                   "--zero_optimization.zenflow.accumulate",
+                                   "host",
+                                   NULL};
+    make_run(zenflow);
+    run.model_config.n_layer = 6;
+    assert_false(plan(1));
+    const double parameters = saving("offload_param.device \"cpu\" (stage 3)");
+    const double state_saved = saving("zenflow.offload true");
+    assert_null(strstr(err.text, "buffer_count"));
+    assert_works(plan((size_t)1 << 30), err);
+    const double total = row("total");
+    config.offload_param = OFFLOAD_CPU;
+    config.param_buffers = 3;
+    assert_false(plan(1));
+    const double slots = saving("offload_param.buffer_count 1");
+    assert_null(strstr(err.text, "offload_param.device"));
+    config.zenflow.offload = true;
+    config.param_buffers = 1;
+    assert_false(plan(1));
+    assert_null(strstr(err.text, "zenflow.offload"));
+    assert_null(strstr(err.text, "buffer_count"));
+    config.offload_param = OFFLOAD_NONE;
+    assert_works(plan((size_t)1 << 30), err);
+    assert_true(fabs(total - row("total") - state_saved) < 0.2);
+    assert_true(parameters > 0.5 && slots > 0.5 && state_saved > 0.2);
+    config.zenflow.offload = false;
+    config.zenflow.topk_ratio = 1; /* the device updates all parameters, and keeps them */
+    assert_false(plan(1));
+    assert_null(strstr(err.text, "offload_param"));
+    config_free(&config);
+}
+
 /* It is taken as it is needed, so what is more than there is free now is no fault. */
 static void the_cpu_devices_memory_is_the_hosts(void **state)
 {
@@ -263,6 +306,7 @@ int main(void)
         cmocka_unit_test(says_what_to_change),
         cmocka_unit_test(names_the_batch_that_is_largest),
         cmocka_unit_test(windows_go_to_the_host_where_they_must),
+        cmocka_unit_test(what_else_goes_to_the_host),
         cmocka_unit_test(the_cpu_devices_memory_is_the_hosts),
         cmocka_unit_test(nccl_is_allowed_memory),
     };

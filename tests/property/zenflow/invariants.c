@@ -2,6 +2,7 @@
  * `zenflow_invariants I5` runs one. Under mpirun the rank-dependent ones run on all ranks. */
 #include "tests/cuda_emulator/emulator.h"
 #include "tests/property/zenflow/oracle.h"
+#include "tests/property/zenflow/places.h"
 #include "tests/property/zenflow/problem.h"
 #include "tests/seed.h"
 #include "tests/testing.h"
@@ -423,11 +424,13 @@ static char *shared_folder(void)
     return zf_strdup(folder);
 }
 
-/* What a training checkpoint does: the model's parameters beside the engine's state. */
+/* What a training checkpoint does: the model's parameters beside the engine's state, which may be
+ * all that anybody has looked at since the last step. */
 static void resume_at(struct problem *p, struct problem *resumed, const char *folder)
 {
     struct zf_error err;
     assert_works(engine_save(p->engine, folder, &err), err);
+    problem_read_params(p);
     problem_copy_params(resumed, p);
     assert_works(engine_load(resumed->engine, folder, &err), err);
 }
@@ -454,9 +457,12 @@ static const struct places all_places[] = {
     {ENGINE_ACCUMULATE_DEVICE, true, false, 0}, {ENGINE_ACCUMULATE_HOST, true, true, 1}};
 #define N_PLACES (int)(sizeof all_places / sizeof *all_places)
 
+/* The workers of every second problem are late. */
 static void create_in(struct problem *p, unsigned seed, struct engine_config c,
                       const struct places *places)
 {
+    c.worker_delay_seconds = seed % 2 ? 0.0005 : 0;
+    c.worker_delay_seed = seed;
     c.accumulate = places->windows;
     c.offload_important = places->offload_important;
     c.params_on_host = places->params_on_host && comm_size(world) == 1;
@@ -490,7 +496,8 @@ static void M1(void **state)
             struct problem p, resumed;
             const int n = 7 + (int)seed % 9;
             create_in(&p, seed, c, &all_places[i]);
-            run(&p, 0, n);
+            run(&p, 0, n - 1);
+            problem_step_unseen(&p, n - 1);
             create_in(&resumed, seed, c, &all_places[(i + 1) % N_PLACES]);
             resume_at(&p, &resumed, folder);
             run(&p, n, 30);
@@ -510,8 +517,8 @@ static void M1(void **state)
 }
 
 /* Each pass, forward and backward, sees of every layer what it sees where all of them stay on the
- * device and everybody waits: no layer is read before it has arrived, nor overwritten before it was
- * left. */
+ * device and everybody waits, be the host's workers late or not: no layer is read before it has
+ * arrived, nor overwritten before it was left. */
 static void M5(void **state)
 {
     (void)state;
@@ -1168,7 +1175,12 @@ int main(int argc, char **argv)
         cmocka_unit_test(bf16_parameters),
         cmocka_unit_test(fp32_masters),
         cmocka_unit_test(M1),
+        cmocka_unit_test(M2),
+        cmocka_unit_test(M3),
+        cmocka_unit_test(device_bytes),
+        cmocka_unit_test(M4),
         cmocka_unit_test(M5),
+        cmocka_unit_test(ten_times),
         cmocka_unit_test(non_finite),
         cmocka_unit_test(refusals),
         cmocka_unit_test(auto_by_hand),
@@ -1192,6 +1204,7 @@ int main(int argc, char **argv)
             return 77;
         comm_attach(world, problem_device);
         comm_attach(alone, problem_device);
+        places_comm = world;
         struct CMUnitTest one[] = {tests[i]};
         int failed = cmocka_run_group_tests(one, NULL, NULL);
         comm_destroy(alone);

@@ -262,7 +262,7 @@ void problem_finish(struct problem *p)
     problem_read_params(p);
 }
 
-struct step_report problem_step(struct problem *p, int step)
+struct step_report problem_step_unseen(struct problem *p, int step)
 {
     struct zf_error err;
     struct step_report report;
@@ -273,6 +273,12 @@ struct step_report problem_step(struct problem *p, int step)
     problem_give_gradient(p);
     if (!engine_end_step(p->engine, &report, &err))
         fail_msg("%s", err.text);
+    return report;
+}
+
+struct step_report problem_step(struct problem *p, int step)
+{
+    const struct step_report report = problem_step_unseen(p, step);
     problem_read_params(p);
     return report;
 }

@@ -37,6 +37,8 @@ void problem_add_gradient(const struct problem *p, int step, int sample, const f
 
 /* One optimizer step: this rank's samples, the layers in backward's order, and the update. */
 struct step_report problem_step(struct problem *p, int step);
+/* The same, but nobody looks at the parameters: `params` are those of the step before. */
+struct step_report problem_step_unseen(struct problem *p, int step);
 /* Its pieces: what backward does with `grads`, and a look at the parameters. */
 void problem_give_gradient(struct problem *p);
 void problem_read_params(struct problem *p);

@@ -1,0 +1,461 @@
+/* A small model with its engine, in all places: what the device must hold, and what crosses the
+ * link. */
+#include "tests/property/zenflow/places.h"
+
+#include "tests/property/zenflow/problem.h"
+#include "tests/testing.h"
+
+#include "cmd/bench/train_run.h"
+#include "cmd/step.h"
+#include "data/alloc.h"
+
+#define SEQUENCES     2 /* of a micro-batch */
+#define TOKENS        6 /* of the longest sequence */
+#define MICRO_BATCHES 2 /* of each rank */
+
+struct comm *places_comm;
+
+/* ---- a device that holds so much and no more ---- */
+
+static size_t held, limit;
+
+static void *allocate_within_limit(size_t bytes)
+{
+    held += (bytes + 255) / 256 * 256; /* allocations are aligned so */
+    if (held > limit)
+        fail_msg("a device of %zu bytes was asked for %zu", limit, held);
+    return problem_device->allocate(bytes);
+}
+
+/* Nothing may be left of the one before. */
+static struct device limited_device(size_t bytes)
+{
+    struct zf_error err;
+    struct device d = *problem_device;
+    held = 0;
+    limit = bytes;
+    d.allocate = allocate_within_limit;
+    assert_works(d.reserve(bytes, &err), err); /* of a CUDA device all comes out of this piece */
+    return d;
+}
+
+/* ---- places ---- */
+
+struct place {
+    struct engine_config config;
+    struct gpt_size size;
+};
+
+#define N_PLACES 48
+
+/* Windows, important state and parameters on the device or on the host, parameters in one slot,
+ * two, or as many as blocks; gradients in one slot or two, or as many as blocks. */
+static struct place place(int i)
+{
+    static const int value_slots[] = {0, 1, 2, 0}, gradient_slots[] = {1, 2, 0};
+    struct place p = {.config = problem_config()};
+    p.config.topk_ratio = 0.1;
+    p.config.update_interval = 4;
+    p.config.apply_lag = 1;
+    p.config.values_follow = true;
+    p.config.bf16 = problem_device->dtype == DTYPE_BF16 || i % 5 == 0;
+    p.config.accumulate = i % 2 ? ENGINE_ACCUMULATE_HOST : ENGINE_ACCUMULATE_DEVICE;
+    p.config.offload_important = i / 2 % 2;
+    p.config.params_on_host = i / 4 % 4 > 0 && comm_size(places_comm) == 1;
+    p.size = (struct gpt_size){.max_tokens = SEQUENCES * TOKENS,
+                               .max_seqs = SEQUENCES,
+                               .micro_batches = MICRO_BATCHES,
+                               .value_slots = p.config.params_on_host ? value_slots[i / 4 % 4] : 0,
+                               .gradient_slots = gradient_slots[i / 16],
+                               .mode = i % 3 ? GPT_TRAIN : GPT_TRAIN_RECOMPUTE};
+    if (p.size.gradient_slots == 0) /* then micro-batches may go one after the other */
+        p.size.micro_batches = 1;
+    return p;
+}
+
+/* Several ranks keep parameters on the device: places that differ in theirs are then the same. */
+static bool is_another(int i)
+{
+    return comm_size(places_comm) == 1 || i / 4 % 4 == 0;
+}
+
+static const char *describe(const struct place *p)
+{
+    static char text[160];
+    snprintf(text, sizeof text,
+             "host windows %d, offload %d, parameters on the host %d in %d slots, %d slots for "
+             "gradients",
+             p->config.accumulate, p->config.offload_important, p->config.params_on_host,
+             p->size.value_slots, p->size.gradient_slots);
+    return text;
+}
+
+static struct gpt_config thin_model(int layers)
+{
+    struct zf_error err;
+    struct gpt_config c;
+    assert_works(gpt_config_preset(&c, "gpt", &err), err);
+    c.n_layer = layers;
+    c.n_embd = 32;
+    c.n_inner = 128;
+    c.n_head = 2;
+    c.n_positions = 2 * TOKENS;
+    c.vocab_size = 24;
+    c.head = GPT_HEAD_CLASSIFY;
+    c.num_labels = 2;
+    return c;
+}
+
+static struct memory_use measure(struct device *device, const struct gpt_config *model,
+                                 const struct place *p)
+{
+    struct memory_use use = {0};
+    struct param_table table = gpt_param_table(model);
+    params_share_values(&table, p->size.value_slots);
+    params_share_gradients(&table, p->size.gradient_slots);
+    gpt_measure(device, model, &p->size, &use);
+    engine_measure(&p->config, &table, device->dtype, comm_rank(places_comm),
+                   comm_size(places_comm), &use);
+    params_free(&table);
+    return use;
+}
+
+/* ---- a run ---- */
+
+struct trainer {
+    struct device *device;
+    struct train_job job; /* its examples */
+    struct gpt *model;
+    struct engine *engine;
+    struct batch *batches;
+    int together;
+};
+
+static void trainer_create(struct trainer *t, struct device *device, const struct gpt_config *model,
+                           const struct place *p, int steps)
+{
+    static const int lengths[] = {3, TOKENS, 1};
+    struct zf_error err;
+    *t = (struct trainer){.device = device,
+                          .together = p->size.micro_batches,
+                          .batches =
+                              batches_create(p->size.micro_batches, SEQUENCES * TOKENS, SEQUENCES)};
+    t->job = (struct train_job){.device = device,
+                                .comm = places_comm,
+                                .config = *model,
+                                .n_seqs = SEQUENCES,
+                                .micro_batches = MICRO_BATCHES,
+                                .steps = steps};
+    train_data_make(&t->job, lengths, 3, 1);
+    t->model = gpt_create(device, model, &p->size);
+    t->engine = engine_create(&p->config, device, places_comm, gpt_params(t->model),
+                              gpt_param_data(t->model), gpt_grad_data(t->model), &err);
+    if (!t->engine)
+        fail_msg("%s", err.text);
+    step_connect(t->model, t->engine);
+    gpt_init_weights(t->model, 1);
+}
+
+static void trainer_destroy(struct trainer *t)
+{
+    engine_destroy(t->engine);
+    gpt_destroy(t->model);
+    batches_free(t->batches, t->together);
+    dataset_free(&t->job.data);
+}
+
+static struct step_report train(struct trainer *t, int step)
+{
+    const int n = SEQUENCES * MICRO_BATCHES * comm_size(places_comm);
+    int *index = zf_malloc(sizeof *index * (size_t)n);
+    struct zf_error err;
+    struct step_result result;
+    const struct stepper s = {.model = t->model,
+                              .engine = t->engine,
+                              .comm = places_comm,
+                              .set = &t->job.data,
+                              .batches = t->batches,
+                              .n_labels = t->job.config.num_labels,
+                              .micro_batch = SEQUENCES,
+                              .micro_batches = MICRO_BATCHES,
+                              .together = t->together,
+                              .seed = 7};
+    for (int i = 0; i < n; i++)
+        index[i] = step * n + i;
+    assert_works(step_run(&s, index, n, step, problem_lr(step) / 10, &result, &err), err);
+    free(index);
+    return result.report;
+}
+
+/* All parameters, as whoever saves them sees them, in host memory. */
+static char *take_params(struct trainer *t, size_t *bytes)
+{
+    struct device *d = t->device;
+    const struct param_table *table = gpt_params(t->model);
+    const size_t size = dtype_size(d->dtype);
+    char *values = zf_calloc(*bytes = table->n_elements * size, 1);
+    for (int layer = 0; layer < table->n_layers; layer++) {
+        engine_before_layer(t->engine, layer);
+        for (int k = 0; k < table->n_params; k++) {
+            const struct param *p = &table->params[k];
+            if (p->layer == layer)
+                d->copy(d->compute, values + p->offset * size,
+                        (char *)gpt_param_data(t->model) + p->value_offset * size,
+                        p->n_elements * size);
+        }
+        engine_after_layer(t->engine, layer);
+    }
+    d->stream_wait(d->compute);
+    return values;
+}
+
+/* ---- the invariants ---- */
+
+/* Device memory is what was measured, to the byte of the arena, and a device that has no more runs
+ * steps with a first choice, closings and arrivals. */
+void M2(void **state)
+{
+    (void)state;
+    const struct gpt_config model = thin_model(4);
+    for (int i = 0; i < N_PLACES; i++) {
+        if (!is_another(i))
+            continue;
+        const struct place p = place(i);
+        const struct memory_use use = measure(problem_device, &model, &p);
+        struct device device = limited_device(memory_total(&use));
+        struct trainer t;
+        trainer_create(&t, &device, &model, &p, 6);
+        for (int step = 0; step < 6; step++)
+            train(&t, step);
+        engine_finish(t.engine);
+        if (held != limit)
+            fail_msg("%zu bytes were taken, %zu measured: %s", held, limit, describe(&p));
+        trainer_destroy(&t);
+    }
+}
+
+struct counts {
+    double parameters, channels, matrices;
+};
+
+static struct counts count(const struct gpt_config *model)
+{
+    struct param_table table = gpt_param_table(model);
+    struct counts n = {.parameters = (double)table.n_parameters, .matrices = table.n_params};
+    for (int k = 0; k < table.n_params; k++)
+        n.channels += table.params[k].rows;
+    params_free(&table);
+    return n;
+}
+
+/* The shape of a model of 6.6 billion parameters, where it has 32 layers. */
+static struct gpt_config large_model(int layers)
+{
+    struct gpt_config c = thin_model(layers);
+    c.n_embd = 4096;
+    c.n_inner = 4 * 4096;
+    c.n_head = 32;
+    c.n_positions = 2048;
+    c.vocab_size = 32000;
+    return c;
+}
+
+/* What layers add to the device's memory, activations left out, with bf16. */
+struct growth {
+    double state; /* bytes of important state for each parameter, with what waits for the factor */
+    double all;   /* bytes of all uses for each parameter */
+    double rest;  /* bytes beside important state */
+    struct counts counts;
+};
+
+static struct growth grow(const struct place *p, int from, int to)
+{
+    const struct gpt_config less = large_model(from), more = large_model(to);
+    const struct counts a = count(&less), b = count(&more);
+    struct device device = *problem_device;
+    device.dtype = DTYPE_BF16;
+    const struct memory_use before = measure(&device, &less, p), after = measure(&device, &more, p);
+    const double all = (double)(memory_total(&after) - after.activations) -
+                       (double)(memory_total(&before) - before.activations);
+    const double state = (double)after.important - (double)before.important;
+    const double parameters = b.parameters - a.parameters;
+    return (struct growth){state / parameters,
+                           all / parameters,
+                           all - state,
+                           {parameters, b.channels - a.channels, b.matrices - a.matrices}};
+}
+
+/* Where parameters and windows are on the host, more layers take important state, and tables of
+ * channels and matrices: nothing else, however many they are. */
+void M3(void **state)
+{
+    (void)state;
+    for (int i = 0; i < N_PLACES; i++) {
+        struct place p = place(i);
+        p.config.bf16 = true;
+        if (p.config.accumulate != ENGINE_ACCUMULATE_HOST || p.size.value_slots == 0 ||
+            p.size.gradient_slots == 0)
+            continue;
+        const struct growth g = grow(&p, 24, 96);
+        const double most = 16 * g.counts.channels + 256 * g.counts.matrices;
+        if (g.rest > most)
+            fail_msg("72 layers more take %.0f bytes beside important state: %s", g.rest,
+                     describe(&p));
+    }
+}
+
+/* One kind of place: what is printed of it, and the bytes for each parameter that it may take at
+ * topk_ratio 0.05, but for slots, embeddings and head. Important state is planned for two choices.
+ */
+struct budget {
+    const char *name;
+    enum engine_accumulate windows;
+    bool offload_important, params_on_host;
+    double most;
+};
+
+void device_bytes(void **state)
+{
+    (void)state;
+    static const struct budget budgets[] = {
+        {"all on the device", ENGINE_ACCUMULATE_DEVICE, false, false, 9.61},
+        {"windows on the host", ENGINE_ACCUMULATE_HOST, false, false, 3.61},
+        {"important state too", ENGINE_ACCUMULATE_HOST, true, false, 2.41},
+        {"parameters too", ENGINE_ACCUMULATE_HOST, true, true, 0.41},
+        {"parameters, but not important state", ENGINE_ACCUMULATE_HOST, false, true, 1.61}};
+    struct device device = *problem_device;
+    const struct gpt_config model = large_model(32);
+    device.dtype = DTYPE_BF16;
+    printf("device bytes per parameter, topk_ratio 0.05: each layer's; and of a model of %.2f "
+           "billion, slots for two blocks, embeddings and head included\n",
+           1e-9 * count(&model).parameters);
+    for (size_t i = 0; i < sizeof budgets / sizeof *budgets; i++) {
+        const struct budget *b = &budgets[i];
+        struct place p = place(0);
+        p.config.topk_ratio = 0.05;
+        p.config.bf16 = true;
+        p.config.accumulate = b->windows;
+        p.config.offload_important = b->offload_important;
+        p.config.params_on_host = b->params_on_host;
+        p.size.value_slots = b->params_on_host ? 2 : 0;
+        p.size.gradient_slots = 2;
+        const struct growth g = grow(&p, 24, 96);
+        const struct memory_use use = measure(&device, &model, &p);
+        printf("  %-36s %6.3f  of it important state %5.3f  %6.3f\n", b->name, g.all, g.state,
+               (double)(memory_total(&use) - use.activations) / count(&model).parameters);
+        assert_true(g.all <= b->most && g.all > b->most - 0.03);
+    }
+}
+
+/* Elements of matrices, of all layers or of blocks; and of those channels that are deferred. */
+struct elements {
+    double all, blocks, deferred, deferred_in_blocks;
+};
+
+static struct elements count_elements(const struct gpt_config *model, double topk_ratio)
+{
+    struct param_table table = gpt_param_table(model);
+    struct elements n = {0};
+    for (int k = 0; k < table.n_params; k++) {
+        const struct param *p = &table.params[k];
+        const bool in_block = p->layer > 0 && p->layer < table.n_layers - 1;
+        const int chosen = (int)(topk_ratio * p->rows + 1e-9);
+        const double deferred = (double)(p->rows - (chosen < 1 ? 1 : chosen)) * p->cols;
+        if (p->kind != PARAM_MATRIX)
+            continue;
+        n.all += (double)p->n_elements;
+        n.blocks += in_block ? (double)p->n_elements : 0;
+        n.deferred += deferred;
+        n.deferred_in_blocks += in_block ? deferred : 0;
+    }
+    params_free(&table);
+    return n;
+}
+
+/* How often a block comes in a step, times blocks: in each pass, forward or backward, but for those
+ * whose slots still have them from the pass before. */
+static double arrivals(const struct place *p, int blocks)
+{
+    const int passes = 2 * (MICRO_BATCHES / p->size.micro_batches);
+    const int kept =
+        p->size.value_slots > 0 && p->size.value_slots < blocks ? p->size.value_slots : blocks;
+    return blocks + (passes - 1) * (blocks - kept);
+}
+
+/* Link bytes of S steps, over all ranks, are the formula's: a deferred channel's mean goes down
+ * once, or its gradient S times; its parameter comes up once, or with its whole block whenever that
+ * comes. */
+void M4(void **state)
+{
+    (void)state;
+    const int blocks = 4;
+    const struct gpt_config model = thin_model(blocks);
+    for (int i = 0; i < N_PLACES; i++) {
+        if (!is_another(i))
+            continue;
+        const struct place p = place(i);
+        const int S = p.config.update_interval;
+        const struct elements n = count_elements(&model, p.config.topk_ratio);
+        const double size = p.config.bf16 ? 2 : 4;
+        const bool streams = p.config.params_on_host;
+        double down = 0, up = 0;
+        struct trainer t;
+        trainer_create(&t, problem_device, &model, &p, 3 * S);
+        for (int step = 0; step < 3 * S; step++) {
+            const struct step_report r = train(&t, step);
+            down += step < S ? 0 : (double)r.bytes_down;
+            up += step < S ? 0 : (double)r.bytes_up;
+        }
+        double crossed[] = {down, up};
+        comm_all_reduce_f64(places_comm, crossed, 2);
+        const double each_step = streams ? arrivals(&p, blocks) * n.blocks / blocks : 0;
+        const double arriving = n.deferred - (streams ? n.deferred_in_blocks : 0);
+        const bool on_host = p.config.accumulate == ENGINE_ACCUMULATE_HOST;
+        const double expected_down = 2 * size * n.deferred * (on_host ? S : 1);
+        const double expected_up = 2 * size * (arriving + S * each_step);
+        if (crossed[0] != expected_down || crossed[1] != expected_up)
+            fail_msg("%.0f bytes down, not %.0f, and %.0f up, not %.0f: %s", crossed[0],
+                     expected_down, crossed[1], expected_up, describe(&p));
+        trainer_destroy(&t);
+    }
+}
+
+/* A model whose parameters take ten times the device's memory for parameters trains with the bits
+ * of a run that has all of it on the device. */
+void ten_times(void **state)
+{
+    (void)state;
+    const struct gpt_config model = thin_model(24);
+    const int steps = 10;
+    size_t bytes;
+    struct trainer t;
+    struct place p = place(0);
+    p.config.bf16 = true;
+    p.config.select_every = 5;
+    p.size.gradient_slots = 2;
+    p.size.micro_batches = MICRO_BATCHES;
+    trainer_create(&t, problem_device, &model, &p, steps);
+    for (int step = 0; step < steps; step++)
+        train(&t, step);
+    engine_finish(t.engine);
+    char *expected = take_params(&t, &bytes);
+    trainer_destroy(&t);
+    p.config.params_on_host = p.config.offload_important = true;
+    p.config.accumulate = ENGINE_ACCUMULATE_HOST;
+    p.size.value_slots = 2;
+    p.size.mode = GPT_TRAIN_RECOMPUTE;
+    const struct memory_use use = measure(problem_device, &model, &p);
+    printf("parameters of %zu bytes, on a device with %zu for them and %zu in all\n", bytes,
+           use.parameters, memory_total(&use));
+    assert_true(bytes > 10 * use.parameters);
+    struct device device = limited_device(memory_total(&use));
+    trainer_create(&t, &device, &model, &p, steps);
+    for (int step = 0; step < steps; step++)
+        train(&t, step);
+    engine_finish(t.engine);
+    char *values = take_params(&t, &bytes);
+    assert_memory_equal(values, expected, bytes);
+    trainer_destroy(&t);
+    free(values);
+    free(expected);
+}

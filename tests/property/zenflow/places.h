@@ -1,0 +1,16 @@
+/* The invariants of memory that want a whole model: tests for the list of invariants.c. */
+#ifndef ZF_TESTS_ZENFLOW_PLACES_H
+#define ZF_TESTS_ZENFLOW_PLACES_H
+
+#include "offload/comm/comm.h"
+
+/* All ranks, attached to problem_device. */
+extern struct comm *places_comm;
+
+void M2(void **state);
+void M3(void **state);
+void device_bytes(void **state);
+void M4(void **state);
+void ten_times(void **state);
+
+#endif
