@@ -240,12 +240,18 @@ static void block_begin(const struct pass *p, int block, const void *x, const vo
                  branch ? block_dropout(p, block - 1, DROP_MLP_RESIDUAL) : (struct dropout){0});
 }
 
+static bool block_turns(const struct pass *p, int block)
+{
+    const struct gpt_config *c = &p->m->config;
+    return c->parts.rotary && (c->no_rope_interval == 0 || (block + 1) % c->no_rope_interval != 0);
+}
+
 /* Positions and norms of q and k, where there are such. */
 static void turn_forward(const struct pass *p, int block)
 {
     struct gpt_block *a = block_memory(p, block);
     const struct rotary rotary = block_rotary(p, block);
-    if (p->m->config.parts.rotary)
+    if (block_turns(p, block))
         p->ops->rotary_forward(p->stream, a->qkv, a->qk, &p->micro->batch.rows, &rotary);
 }
 
@@ -493,7 +499,7 @@ static void turn_backward(const struct pass *p, int block)
 {
     struct gpt *m = p->m;
     const struct rotary rotary = block_rotary(p, block);
-    if (m->config.parts.rotary)
+    if (block_turns(p, block))
         p->ops->rotary_backward(
             p->stream, m->buffers.d_wide, gpt_gradient(m, gpt_block_pair(m, block, Q_NORM)->weight),
             gpt_gradient(m, gpt_block_pair(m, block, K_NORM)->weight), block_memory(p, block)->qk,

@@ -59,6 +59,7 @@ struct gpt_arch {
     bool gpt2_keys; /* embd_pdrop, scale_attn_weights, ...; others: head_dim, rope_theta, ... */
     bool attention_bias; /* of q, k, v and the projection */
     bool mlp_bias;
+    bool no_rope_layers;
     enum gpt_windows windows;
     struct gpt_config defaults; /* but for `arch` */
 };

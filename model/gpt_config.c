@@ -463,12 +463,39 @@ static bool read_window(struct gpt_config *c, const struct json_file *f, struct 
     return true;
 }
 
+/* no_rope_layers has a 0 for each block whose q and k do not turn; where it is absent,
+ * no_rope_layer_interval says which they are. */
+static bool read_no_rope(struct gpt_config *c, const struct json_file *f, struct zf_error *err)
+{
+    const json_t *list = json_find(f, "no_rope_layers");
+    bool window = false, regular = (int)json_array_size(list) >= c->n_layer;
+    if (!c->arch->no_rope_layers)
+        return true;
+    if (!json_get_bool(f, "use_sliding_window", &window, err) ||
+        !read_whole(f, "no_rope_layer_interval", &c->no_rope_interval, 1, MAX_LAYERS, err))
+        return false;
+    if (window)
+        return json_fail(f, "use_sliding_window", "false: such windows are not supported", err);
+    if (!list || json_is_null(list))
+        return true;
+    c->no_rope_interval = 0;
+    for (int i = 0; i < c->n_layer && regular; i++) {
+        const bool turns = json_integer_value(json_array_get(list, (size_t)i)) != 0;
+        if (!turns && c->no_rope_interval == 0)
+            c->no_rope_interval = i + 1;
+        regular = turns == (c->no_rope_interval == 0 || (i + 1) % c->no_rope_interval != 0);
+    }
+    return regular ||
+           json_fail(f, "no_rope_layers",
+                     "a number for each layer, 0 of every n-th and 1 of the others", err);
+}
+
 /* What Llama and those after it have. */
 static bool read_llama(struct gpt_config *c, const struct json_file *f, struct zf_error *err)
 {
     int slices = 1;
     bool bias = c->parts.projection_bias;
-    if (!read_rope(c, f, err) || !read_window(c, f, err) ||
+    if (!read_rope(c, f, err) || !read_window(c, f, err) || !read_no_rope(c, f, err) ||
         !json_get_int(f, "pretraining_tp", &slices, err))
         return false;
     if (slices != 1)
@@ -692,6 +719,15 @@ static void set_window(json_t *root, const struct gpt_config *c)
     set_int(root, "max_window_layers", c->window ? c->first_windowed : c->n_layer);
 }
 
+static void set_no_rope(json_t *root, const struct gpt_config *c)
+{
+    const int interval = c->no_rope_interval;
+    json_t *list = json_array();
+    for (int i = 0; i < c->n_layer; i++)
+        json_array_append_new(list, json_integer(interval == 0 || (i + 1) % interval != 0));
+    json_object_set_new(root, "no_rope_layers", list);
+}
+
 static void set_llama(json_t *root, const struct gpt_config *c)
 {
     const struct heads heads = gpt_heads(c);
@@ -699,6 +735,8 @@ static void set_llama(json_t *root, const struct gpt_config *c)
     set_int(root, "head_dim", heads.head_dim);
     set_rope(root, c);
     set_window(root, c);
+    if (c->arch->no_rope_layers)
+        set_no_rope(root, c);
     if (c->arch->attention_bias)
         set_bool(root, "attention_bias", c->parts.projection_bias);
     if (c->arch->mlp_bias)

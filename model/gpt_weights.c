@@ -468,16 +468,27 @@ static bool open_source(struct source *source, const struct gpt *model, const ch
 {
     char *path = zf_format("%s/model.safetensors", directory);
     char *index = zf_format("%s/model.safetensors.index.json", directory);
+    char *pickled = zf_format("%s/pytorch_model.bin", directory);
     const char *chosen = !file_exists(path) && file_exists(index) ? index : path;
+    const bool is_pickled = !file_exists(chosen) && file_exists(pickled);
     *source = (struct source){.model = model,
                               .pieces = list_pieces(model),
-                              .file = safetensors_open(chosen, err),
+                              .file = is_pickled ? NULL : safetensors_open(chosen, err),
                               .with_head = with_head};
+    if (is_pickled)
+        zf_fail(
+            err,
+            "%s is not read, but model.safetensors beside it is; this makes it: cd '%s' && "
+            "python3 -c \"import torch, safetensors.torch as s; s.save_file({k: v.clone() for k, "
+            "v in torch.load('pytorch_model.bin', weights_only=True).items()}, "
+            "'model.safetensors')\"",
+            pickled, directory);
     bool ok = source->file && check_names(source, err) && check_params(source, chosen, err);
     if (!ok)
         close_source(source);
     free(path);
     free(index);
+    free(pickled);
     return ok;
 }
 

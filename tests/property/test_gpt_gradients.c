@@ -232,7 +232,7 @@ static const struct variant {
     const char *title;
     bool llama;
     struct gpt_parts parts;
-    int n_kv_heads, head_dim, window;
+    int n_kv_heads, head_dim, window, no_rope_interval;
     enum rope_type rope;
 } variants[] = {
     {.title = "GPT-2 without biases", .parts = {.learned_positions = true}},
@@ -251,6 +251,7 @@ static const struct variant {
     {.title = "Llama with shared keys", .llama = true, .n_kv_heads = 1, .rope = ROPE_YARN},
     {.title = "Qwen2", .llama = true, .parts = {.qkv_bias = true}, .n_kv_heads = 1},
     {.title = "Qwen3", .llama = true, .parts = {.qk_norm = true}, .n_kv_heads = 1, .head_dim = 12},
+    {.title = "a block that does not turn", .llama = true, .no_rope_interval = 2},
     {.title = "all of it",
      .llama = true,
      .parts = {.qkv_bias = true, .projection_bias = true, .mlp_bias = true, .qk_norm = true},
@@ -274,6 +275,7 @@ static struct gpt *make_variant(struct device *device, const struct variant *v, 
     c.head_dim = v->head_dim;
     c.window = v->window;
     c.first_windowed = 1;
+    c.no_rope_interval = v->no_rope_interval;
     c.rope = (struct rope){.type = v->rope,
                            .theta = 100,
                            .factor = 4,

@@ -377,6 +377,24 @@ static void refuses_what_does_not_fit(void **state)
     refused(&c, "/nonexistent", "/nonexistent/model.safetensors: cannot be read");
 }
 
+/* In a folder that has no others. */
+static void says_how_to_convert_pickled_weights(void **state)
+{
+    (void)state;
+    struct gpt_config c;
+    struct zf_error err;
+    char folder[] = "/tmp/zf-test-pickled-XXXXXX";
+    assert_non_null(mkdtemp(folder));
+    char *path = zf_format("%s/pytorch_model.bin", folder);
+    assert_works(file_write(path, "PK", 2, &err), err);
+    assert_works(gpt_config_load(&c, FIXTURES "llama-biased", &err), err);
+    refused(&c, folder,
+            "/pytorch_model.bin is not read, but model.safetensors beside it is; this "
+            "makes it: cd '/tmp/");
+    assert_works(file_remove_directory(folder, &err), err);
+    free(path);
+}
+
 static void refuses_pieces_that_do_not_fit(void **state)
 {
     (void)state;
@@ -446,6 +464,7 @@ int main(void)
         cmocka_unit_test(a_head_for_other_labels_is_replaced),
         cmocka_unit_test(refuses_what_does_not_fit),
         cmocka_unit_test(refuses_pieces_that_do_not_fit),
+        cmocka_unit_test(says_how_to_convert_pickled_weights),
         cmocka_unit_test(refuses_whole_numbers),
     };
     int failed = cmocka_run_group_tests(tests, NULL, NULL);
