@@ -233,10 +233,10 @@ static void follows(void **state)
     close_fixture(&f);
 }
 
-static char *const cases[] = {"classify2",      "classify3",     "regress",       "lm",
-                              "lm-untied",      "llama-lm",      "llama-lm-tied", "llama-classify",
-                              "llama-biased",   "llama-regress", "mistral",       "qwen2",
-                              "qwen2-classify", "qwen3",         "qwen3-classify"};
+static char *const cases[] = {"classify2",      "classify3",     "regress",        "lm",
+                              "lm-untied",      "llama-lm",      "llama-lm-tied",  "llama-classify",
+                              "llama-biased",   "llama-regress", "mistral",        "qwen2",
+                              "qwen2-classify", "qwen3",         "qwen3-classify", "smollm3"};
 static char *const long_cases[] = {"classify2", "lm", "llama-lm", "llama-classify",
                                    "qwen3-classify"};
 #define N_CASES      (sizeof cases / sizeof *cases)

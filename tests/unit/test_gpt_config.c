@@ -72,7 +72,8 @@ static void reads_values(void **state)
     assert_int_equal(c.n_inner, 5);
 }
 
-#define LLAMA "{\"model_type\": \"llama\", "
+#define SMOLLM3 "{\"model_type\": \"smollm3\", \"num_hidden_layers\": 6, "
+#define LLAMA   "{\"model_type\": \"llama\", "
 
 static void refuses_by_a_sentence(void **state)
 {
@@ -82,7 +83,8 @@ static void refuses_by_a_sentence(void **state)
     } faults[] = {
         {"{\"model_type\": \"bert\"}",
          ":1: model_type is \"bert\", but it is one of gpt2 (GPT-2), llama (Llama), mistral "
-         "(Mistral), qwen2 (Qwen2), qwen3 (Qwen3)"},
+         "(Mistral), qwen2 (Qwen2), qwen3 (Qwen3), "
+         "smollm3 (SmolLM3)"},
         {"{}", "neither model_type nor architectures says what model this is"},
         {"{\"architectures\": [\"BertModel\"]}", "neither model_type nor architectures"},
         {"{\"model_type\": \"gpt2\",\n\"n_layer\": 0}", ":2: n_layer is 0, but it is a whole"},
@@ -148,6 +150,10 @@ static void refuses_by_a_sentence(void **state)
         {"{\"model_type\": \"qwen2\", \"num_hidden_layers\": 2, \"layer_types\": "
          "[\"sliding_attention\", \"full_attention\"]}",
          "one word for each layer"},
+        {SMOLLM3 "\"no_rope_layers\": [1, 0, 1, 1, 1, 0]}", "0 of every n-th and 1 of the others"},
+        {SMOLLM3 "\"no_rope_layers\": [1]}", "no_rope_layers is [1], but it is a number for each"},
+        {SMOLLM3 "\"no_rope_layer_interval\": 0}", "no_rope_layer_interval is 0"},
+        {SMOLLM3 "\"use_sliding_window\": true}", "use_sliding_window is true, but it is false"},
     };
     struct gpt_config c, before;
     struct zf_error err;
@@ -219,6 +225,15 @@ static void reads_llama_and_those_after_it(void **state)
                       &err),
                  err);
     assert_true(c.window == 4096 && c.first_windowed == 1);
+    assert_works(load(&c, SMOLLM3 "\"no_rope_layers\": null}", &err), err);
+    assert_true(c.no_rope_interval == 4 && c.rope.theta == 2e6 && c.tie_word_embeddings);
+    assert_works(load(&c, SMOLLM3 "\"no_rope_layers\": [1, 1, 0, 1, 1, 0]}", &err), err);
+    assert_int_equal(c.no_rope_interval, 3);
+    assert_works(load(&c, SMOLLM3 "\"no_rope_layers\": [1, 1, 1, 1, 1, 1]}", &err), err);
+    assert_int_equal(c.no_rope_interval, 0);
+    assert_works(gpt_config_save(&c, directory, NULL, &err), err);
+    assert_works(gpt_config_load(&c, directory, &err), err);
+    assert_int_equal(c.no_rope_interval, 0);
 }
 
 /* Both spellings of rotary positions, and each is written as it was read. */
