@@ -447,7 +447,7 @@ static bool takes_model(const struct run *run, struct zf_error *err)
 {
     const struct gpt_config *m = &run->model_config;
     const struct device *d = run->device;
-    return !d->takes_shape || d->takes_shape(m->n_embd, m->n_embd / m->n_head, err);
+    return !d->takes_shape || d->takes_shape(m->n_embd, gpt_heads(m).head_dim, err);
 }
 
 bool run_create(struct run *run, struct config *config, struct comm *comm, struct zf_error *err)

@@ -1,10 +1,12 @@
 /* The schedule: forward and backward of the model over a device's operators.
  *
- * A block is seven fused operators. Each layer norm first adds the branch that the layer before it
- * left (with its dropout) to the residual stream x, so a branch is read once:
+ * A block of GPT-2 is seven fused operators. Each norm first adds the branch that the layer before
+ * it left (with its dropout) to the residual stream x, so a branch is read once:
  *
  *   x_1 = x + branch;  ln_1(x_1) -> qkv -> attention -> branch = projection
  *   x_2 = x_1 + branch;  ln_2(x_2) -> fc, activation -> branch = projection
+ *
+ * Others turn q and k before attention, or have SwiGLU behind fc, which is then gate and up.
  *
  * Under a classification or regression head only last tokens matter once the last block's attention
  * has mixed the tokens: from there on they are gathered and all else is left out.
@@ -94,13 +96,32 @@ static struct dropout block_dropout(const struct pass *p, int block, enum dropou
 static struct attention block_attention(const struct pass *p, int block)
 {
     const struct gpt_config *c = &p->m->config;
-    const int head_dim = c->n_embd / c->n_head;
-    float scale = c->scale_attn_weights ? 1 / sqrtf((float)head_dim) : 1;
+    const struct heads heads = gpt_heads(c);
+    float scale = c->scale_attn_weights ? 1 / sqrtf((float)heads.head_dim) : 1;
     if (c->scale_attn_by_inverse_layer_idx)
         scale /= (float)(block + 1);
-    return (struct attention){.heads = {c->n_head, c->n_head, head_dim},
+    return (struct attention){.heads = heads,
+                              .window = block >= c->first_windowed ? c->window : 0,
                               .scale = scale,
                               .drop = block_dropout(p, block, DROP_ATTENTION)};
+}
+
+/* The width of attention's output. */
+static int attention_width(const struct pass *p)
+{
+    const struct heads heads = gpt_heads(&p->m->config);
+    return heads.n_head * heads.head_dim;
+}
+
+static struct rotary block_rotary(const struct pass *p, int block)
+{
+    const struct gpt *m = p->m;
+    return (struct rotary){.heads = gpt_heads(&m->config),
+                           .frequency = m->frequency,
+                           .scale = m->rope_scale,
+                           .q_weight = gpt_weight(m, gpt_block_pair(m, block, Q_NORM)->weight),
+                           .k_weight = gpt_weight(m, gpt_block_pair(m, block, K_NORM)->weight),
+                           .eps = m->config.layer_norm_epsilon};
 }
 
 /* Evaluation keeps nothing for backward: all blocks use the first one's memory. */
@@ -132,11 +153,9 @@ static void linear_forward(const struct pass *p, void *y, const void *x,
                                     .pre = before_act});
 }
 
-/* dW = x^T dy;  db = column sums of dy, or added to what is there;  dx = dy W^T, times act' where x
- * was act(before_act). */
-static void linear_backward(const struct pass *p, void *dx, const void *dy, const void *x,
-                            const struct gpt_pair *linear, int n, enum activation act,
-                            const void *before_act)
+/* dW = x^T dy;  db = column sums of dy, or added to what is there. */
+static void linear_backward_weight(const struct pass *p, const void *dy, const void *x,
+                                   const struct gpt_pair *linear, int n)
 {
     const struct param *w = &p->m->table.params[linear->weight];
     p->ops->matmul(p->stream, gpt_gradient(p->m, linear->weight), x, dy,
@@ -148,6 +167,14 @@ static void linear_backward(const struct pass *p, void *dx, const void *dy, cons
                                     .c_is_f32 = true});
     if (linear->bias != GPT_NONE)
         p->ops->bias_backward(p->stream, gpt_gradient(p->m, linear->bias), dy, n, w->cols, p->adds);
+}
+
+/* dx = dy W^T, times act' where x was act(before_act). */
+static void linear_backward_input(const struct pass *p, void *dx, const void *dy,
+                                  const struct gpt_pair *linear, int n, enum activation act,
+                                  const void *before_act)
+{
+    const struct param *w = &p->m->table.params[linear->weight];
     p->ops->matmul(p->stream, dx, dy, gpt_weight(p->m, linear->weight),
                    &(struct matmul){.m = n,
                                     .n = w->rows,
@@ -157,7 +184,15 @@ static void linear_backward(const struct pass *p, void *dx, const void *dy, cons
                                     .gradient_of = before_act});
 }
 
-/* Layer norms. */
+/* Both, of a layer whose x is what the layer before it left. */
+static void linear_backward(const struct pass *p, void *dx, const void *dy, const void *x,
+                            const struct gpt_pair *linear, int n)
+{
+    linear_backward_weight(p, dy, x, linear, n);
+    linear_backward_input(p, dx, dy, linear, n, ACT_NONE, NULL);
+}
+
+/* Norms. */
 
 /* x_out = x_in + dropout(branch);  y = norm(x_out) */
 static void norm_forward(const struct pass *p, void *x_out, void *y, float *mean, float *rstd,
@@ -165,6 +200,12 @@ static void norm_forward(const struct pass *p, void *x_out, void *y, float *mean
                          const struct gpt_pair *norm, struct dropout drop)
 {
     const struct gpt_config *c = &p->m->config;
+    if (c->parts.rms_norm) {
+        p->ops->residual_rmsnorm_forward(p->stream, x_out, y, rstd, x_in, branch, rows,
+                                         gpt_weight(p->m, norm->weight), c->layer_norm_epsilon,
+                                         c->n_embd, drop);
+        return;
+    }
     p->ops->residual_layernorm_forward(p->stream, x_out, y, mean, rstd, x_in, branch, rows,
                                        gpt_weight(p->m, norm->weight), gpt_weight(p->m, norm->bias),
                                        c->layer_norm_epsilon, c->n_embd, drop);
@@ -176,10 +217,15 @@ static void norm_backward(const struct pass *p, void *d_x, void *d_branch, const
                           const struct token_rows *rows, const struct gpt_pair *norm,
                           struct dropout drop)
 {
-    p->ops->residual_layernorm_backward(p->stream, d_x, d_branch, gpt_gradient(p->m, norm->weight),
-                                        gpt_gradient(p->m, norm->bias), d_y, x_out, mean, rstd,
-                                        rows, gpt_weight(p->m, norm->weight), p->m->config.n_embd,
-                                        drop, p->adds);
+    const struct gpt_config *c = &p->m->config;
+    const void *weight = gpt_weight(p->m, norm->weight);
+    float *d_weight = gpt_gradient(p->m, norm->weight), *d_bias = gpt_gradient(p->m, norm->bias);
+    if (c->parts.rms_norm)
+        p->ops->residual_rmsnorm_backward(p->stream, d_x, d_branch, d_weight, d_y, x_out, rstd,
+                                          rows, weight, c->n_embd, drop, p->adds);
+    else
+        p->ops->residual_layernorm_backward(p->stream, d_x, d_branch, d_weight, d_bias, d_y, x_out,
+                                            mean, rstd, rows, weight, c->n_embd, drop, p->adds);
 }
 
 /* Forward. */
@@ -194,25 +240,52 @@ static void block_begin(const struct pass *p, int block, const void *x, const vo
                  branch ? block_dropout(p, block - 1, DROP_MLP_RESIDUAL) : (struct dropout){0});
 }
 
-/* From there to the activation. Leaves its x_2. */
+static bool block_turns(const struct pass *p, int block)
+{
+    const struct gpt_config *c = &p->m->config;
+    return c->parts.rotary && (c->no_rope_interval == 0 || (block + 1) % c->no_rope_interval != 0);
+}
+
+/* Positions and norms of q and k, where there are such. */
+static void turn_forward(const struct pass *p, int block)
+{
+    struct gpt_block *a = block_memory(p, block);
+    const struct rotary rotary = block_rotary(p, block);
+    if (block_turns(p, block))
+        p->ops->rotary_forward(p->stream, a->qkv, a->qk, &p->micro->batch.rows, &rotary);
+}
+
+/* fc with its activation; of SwiGLU what is before that. */
+static void fc_forward(const struct pass *p, int block, int n)
+{
+    const struct gpt_config *c = &p->m->config;
+    struct gpt_block *a = block_memory(p, block);
+    const struct gpt_pair *fc = gpt_block_pair(p->m, block, FC);
+    if (c->parts.swiglu)
+        linear_forward(p, a->fc_before_act, a->ln_2, fc, n, ACT_NONE, NULL);
+    else
+        linear_forward(p, a->fc, a->ln_2, fc, n, c->activation_function,
+                       p->step ? a->fc_before_act : NULL);
+}
+
+/* From there to the activation, SwiGLU's not included. Leaves its x_2. */
 static void block_inner(const struct pass *p, int block)
 {
     struct gpt *m = p->m;
-    const struct gpt_config *c = &m->config;
     struct gpt_block *a = block_memory(p, block);
     struct gpt_buffers *t = &m->buffers;
     struct gpt_carry *carry = &p->micro->carry;
     const struct token_rows *rows = &p->micro->batch.rows, *tail = rows_after_attention(p, block);
-    int C = c->n_embd;
 
     linear_forward(p, a->qkv, a->ln_1, gpt_block_pair(p->m, block, QKV), rows->n_tokens, ACT_NONE,
                    NULL);
+    turn_forward(p, block);
     const struct attention attention = block_attention(p, block);
     p->ops->attention_forward(p->stream, a->att, a->lse, a->qkv, rows, &attention);
     const void *x_1 = a->x_1, *att = a->att;
     if (gpt_takes_last(m, block)) {
-        p->ops->gather_last(p->stream, t->x_last, a->x_1, rows, C);
-        p->ops->gather_last(p->stream, carry->att_last, a->att, rows, C);
+        p->ops->gather_last(p->stream, t->x_last, a->x_1, rows, m->config.n_embd);
+        p->ops->gather_last(p->stream, carry->att_last, a->att, rows, attention_width(p));
         x_1 = t->x_last, att = carry->att_last;
     }
     linear_forward(p, carry->branch, att, gpt_block_pair(p->m, block, ATT_PROJ), tail->n_tokens,
@@ -220,8 +293,7 @@ static void block_inner(const struct pass *p, int block)
     norm_forward(p, a->x_2, a->ln_2, a->mean_2, a->rstd_2, x_1, carry->branch, tail,
                  gpt_block_pair(p->m, block, LN_2),
                  block_dropout(p, block, DROP_ATTENTION_RESIDUAL));
-    linear_forward(p, a->fc, a->ln_2, gpt_block_pair(p->m, block, FC), tail->n_tokens,
-                   c->activation_function, p->step ? a->fc_before_act : NULL);
+    fc_forward(p, block, tail->n_tokens);
 }
 
 /* The residual stream that enters a block, or behind the last one the final norm. */
@@ -234,16 +306,20 @@ static void *entering(const struct pass *p, int block)
  * is the first. Leaves its own x_2 and branch. */
 static void block_forward(const struct pass *p, int block)
 {
+    const struct gpt_config *c = &p->m->config;
+    const struct gpt_block *a = block_memory(p, block);
+    const int n = rows_after_attention(p, block)->n_tokens;
     void *branch = p->micro->carry.branch;
     block_begin(p, block, entering(p, block), block > 0 ? branch : NULL);
     block_inner(p, block);
-    linear_forward(p, branch, block_memory(p, block)->fc, gpt_block_pair(p->m, block, MLP_PROJ),
-                   rows_after_attention(p, block)->n_tokens, ACT_NONE, NULL);
+    if (c->parts.swiglu)
+        p->ops->swiglu_forward(p->stream, a->fc, a->fc_before_act, n, c->n_inner);
+    linear_forward(p, branch, a->fc, gpt_block_pair(p->m, block, MLP_PROJ), n, ACT_NONE, NULL);
 }
 
-/* Before its backward pass: all that block_forward left but x_1, which is still there, and the
- * branch, which is no longer needed. The last block's memory nobody has used since, unless there
- * are several micro-batches. */
+/* Before its backward pass: all that block_forward left but x_1, which is still there, the branch,
+ * which is no longer needed, and SwiGLU's output, which comes with its gradient. The last block's
+ * memory nobody has used since, unless there are several micro-batches. */
 static void block_recompute(const struct pass *p, int block)
 {
     const bool is_there = p->n == 1 && block == p->m->config.n_layer - 1;
@@ -398,38 +474,66 @@ static void tell_loss(const struct pass *p, enum gpt_loss which)
 
 /* Backward. */
 
+/* From carry.d_branch to buffers.d_y, the gradient of ln_2. */
+static void mlp_backward(const struct pass *p, int block, int n)
+{
+    const struct gpt_config *c = &p->m->config;
+    const struct gpt_pair *projection = gpt_block_pair(p->m, block, MLP_PROJ);
+    const struct gpt_block *a = block_memory(p, block);
+    const void *d_branch = p->micro->carry.d_branch;
+    void *d_fc = p->m->buffers.d_wide;
+    if (c->parts.swiglu) { /* fc holds its gradient and then again its values */
+        d_fc = a->fc_before_act;
+        linear_backward_input(p, a->fc, d_branch, projection, n, ACT_NONE, NULL);
+        p->ops->swiglu_backward(p->stream, d_fc, a->fc, a->fc, a->fc_before_act, n, c->n_inner);
+        linear_backward_weight(p, d_branch, a->fc, projection, n);
+    } else {
+        linear_backward_weight(p, d_branch, a->fc, projection, n);
+        linear_backward_input(p, d_fc, d_branch, projection, n, c->activation_function,
+                              a->fc_before_act);
+    }
+    linear_backward(p, p->m->buffers.d_y, d_fc, a->ln_2, gpt_block_pair(p->m, block, FC), n);
+}
+
+static void turn_backward(const struct pass *p, int block)
+{
+    struct gpt *m = p->m;
+    const struct rotary rotary = block_rotary(p, block);
+    if (block_turns(p, block))
+        p->ops->rotary_backward(
+            p->stream, m->buffers.d_wide, gpt_gradient(m, gpt_block_pair(m, block, Q_NORM)->weight),
+            gpt_gradient(m, gpt_block_pair(m, block, K_NORM)->weight), block_memory(p, block)->qk,
+            &p->micro->batch.rows, &rotary, p->adds);
+}
+
 /* In: carry.d_branch and d_x (d_x_last after gathering), the gradients of what block_forward left.
  * Out: d_x, the gradient of the x that it took, and d_branch, that of the branch. */
 static void block_backward(const struct pass *p, int block)
 {
     struct gpt *m = p->m;
-    const struct gpt_config *c = &m->config;
     struct gpt_block *a = block_memory(p, block);
     struct gpt_buffers *t = &m->buffers;
     struct gpt_carry *carry = &p->micro->carry;
     const struct token_rows *rows = &p->micro->batch.rows, *tail = rows_after_attention(p, block);
     bool last = gpt_takes_last(m, block);
     void *d_x = last ? carry->d_x_last : carry->d_x, *d_att = last ? t->d_att_last : t->d_y;
-    int C = c->n_embd;
 
-    linear_backward(p, t->d_wide, carry->d_branch, a->fc, gpt_block_pair(p->m, block, MLP_PROJ),
-                    tail->n_tokens, c->activation_function, a->fc_before_act);
-    linear_backward(p, t->d_y, t->d_wide, a->ln_2, gpt_block_pair(p->m, block, FC), tail->n_tokens,
-                    ACT_NONE, NULL);
+    mlp_backward(p, block, tail->n_tokens);
     norm_backward(p, d_x, carry->d_branch, t->d_y, a->x_2, a->mean_2, a->rstd_2, tail,
                   gpt_block_pair(p->m, block, LN_2),
                   block_dropout(p, block, DROP_ATTENTION_RESIDUAL));
     linear_backward(p, d_att, carry->d_branch, last ? carry->att_last : a->att,
-                    gpt_block_pair(p->m, block, ATT_PROJ), tail->n_tokens, ACT_NONE, NULL);
+                    gpt_block_pair(p->m, block, ATT_PROJ), tail->n_tokens);
     if (last) {
-        p->ops->scatter_last(p->stream, carry->d_x, carry->d_x_last, rows, C);
-        p->ops->scatter_last(p->stream, t->d_y, t->d_att_last, rows, C);
+        p->ops->scatter_last(p->stream, carry->d_x, carry->d_x_last, rows, m->config.n_embd);
+        p->ops->scatter_last(p->stream, t->d_y, t->d_att_last, rows, attention_width(p));
     }
     const struct attention attention = block_attention(p, block);
     p->ops->attention_backward(p->stream, t->d_wide, t->d_y, a->qkv, a->att, a->lse, rows,
                                &attention);
-    linear_backward(p, t->d_y, t->d_wide, a->ln_1, gpt_block_pair(p->m, block, QKV), rows->n_tokens,
-                    ACT_NONE, NULL);
+    turn_backward(p, block);
+    linear_backward(p, t->d_y, t->d_wide, a->ln_1, gpt_block_pair(p->m, block, QKV),
+                    rows->n_tokens);
     norm_backward(p, carry->d_x, block > 0 ? carry->d_branch : NULL, t->d_y, a->x_1, a->mean_1,
                   a->rstd_1, rows, gpt_block_pair(p->m, block, LN_1),
                   block > 0 ? block_dropout(p, block - 1, DROP_MLP_RESIDUAL) : (struct dropout){0});

@@ -1,6 +1,6 @@
-/* GPT-2 and everything of its architecture, with a language-modelling, classification or regression
- * head: configuration, weights, forward and backward. The schedule of a transformer block is
- * written here once; a device supplies the operators. */
+/* GPT-2, Llama and what is of their architectures, with a language-modelling, classification or
+ * regression head: configuration, weights, forward and backward. The schedule of a transformer
+ * block is written here once; a device supplies the operators. */
 #ifndef ZF_MODEL_GPT_H
 #define ZF_MODEL_GPT_H
 
@@ -10,27 +10,43 @@
 #include "model/device/device.h"
 #include "model/device/ops.h"
 #include "model/device/params.h"
+#include "model/rope.h"
 
 enum gpt_head {
-    GPT_HEAD_LM,       /* logits = ln_f(x) wte^T: GPT2LMHeadModel */
+    GPT_HEAD_LM,       /* logits = ln_f(x) wte^T, or a matrix of its own: ...ForCausalLM */
     GPT_HEAD_CLASSIFY, /* score head on the last token, cross-entropy:
-                          GPT2ForSequenceClassification */
+                          ...ForSequenceClassification */
     GPT_HEAD_REGRESS,  /* the same with one output and squared error */
 };
 
 /* What models of this family may have or lack. */
 struct gpt_parts {
-    bool linear_bias;       /* the linear layers of a block have biases */
+    bool rms_norm;                            /* norms are RMSNorm, without biases */
+    bool qkv_bias, projection_bias, mlp_bias; /* of a block's linear layers */
+    bool swiglu; /* the MLP has a gate: down(silu(gate(x)) * up(x)), and no activation besides */
     bool learned_positions; /* position embeddings are added to the tokens' */
+    bool rotary;            /* q and k turn with the position */
+    bool qk_norm;           /* behind an RMSNorm of each head; only where they turn */
 };
 
-/* Names and defaults are Transformers' GPT2Config's. */
+struct gpt_arch; /* names of tensors and of keys (model/gpt_arch.h) */
+
+/* Names are those of Transformers' GPT2Config. */
 struct gpt_config {
-    struct gpt_parts parts; /* GPT-2 has all of them */
+    const struct gpt_arch *arch;
+    struct gpt_parts parts;
     int vocab_size, n_positions, n_embd, n_layer, n_head;
-    int n_inner; /* width of the MLP; 4 * n_embd where the file says null */
+    int n_kv_heads; /* of k and v; 0: n_head */
+    int head_dim;   /* 0: n_embd / n_head */
+    int n_inner;    /* width of the MLP; of GPT-2 4 * n_embd where the file says null */
     enum activation activation_function;
-    float layer_norm_epsilon, initializer_range;
+    struct rope rope;     /* of rotary positions */
+    bool rope_parameters; /* config.json has them under that key, as Transformers 5 writes
+                                    it, and not as rope_theta and rope_scaling */
+    int no_rope_interval; /* of so many blocks the last one's q and k do not turn; 0: all do */
+    int window, first_windowed; /* tokens that attention sees from this block on; 0: all */
+    float layer_norm_epsilon;   /* of RMSNorm too */
+    float initializer_range;
     float embd_pdrop, attn_pdrop, resid_pdrop;
     bool scale_attn_weights, scale_attn_by_inverse_layer_idx;
     bool tie_word_embeddings;
@@ -39,7 +55,10 @@ struct gpt_config {
     int num_labels; /* outputs of the score head */
 };
 
-/* Reads DIR/config.json. Fails where the architecture is not GPT-2's or a value is out of range. */
+/* What attention's heads are. */
+struct heads gpt_heads(const struct gpt_config *config);
+/* Reads DIR/config.json. Fails where the architecture is none of the family's, has parts that are
+ * not supported, or a value is out of range. */
 bool gpt_config_load(struct gpt_config *config, const char *directory, struct zf_error *err);
 /* A preset of known shape: "gpt" (about 1 M parameters with a vocabulary of 8,000), "distilgpt2",
  * "gpt2", "gpt2-medium", "gpt2-large", "gpt2-xl", "cerebras-gpt-111m", ... Fails with the list of
@@ -105,8 +124,9 @@ void gpt_offer_values(struct gpt *model, gpt_take_values *take, void *context);
 void gpt_init_weights(struct gpt *model, uint64_t seed);
 /* Reads DIR/model.safetensors or DIR/model.safetensors.index.json; F32, F16 or BF16. A score head
  * that the file lacks is initialised from `seed` and *head_is_new set; any other missing tensor, a
- * wrong shape, or a tensor that is no part of a GPT-2 with this configuration, is a fault. Names
- * may come with or without "transformer."; causal masks and other heads are passed over. */
+ * wrong shape, or a tensor that is no part of such a model with this configuration, is a fault.
+ * Names may come with or without "transformer." or "model."; causal masks, frequencies of positions
+ * and other heads are passed over. */
 bool gpt_load_weights(struct gpt *model, const char *directory, uint64_t seed, bool *head_is_new,
                       struct zf_error *err);
 /* The same, but the score head is always a new one, whatever the file has. */

@@ -8,6 +8,13 @@
 #include <stdio.h>
 #include <stdlib.h>
 
+struct heads gpt_heads(const struct gpt_config *c)
+{
+    return (struct heads){.n_head = c->n_head,
+                          .n_kv_head = c->n_kv_heads > 0 ? c->n_kv_heads : c->n_head,
+                          .head_dim = c->head_dim > 0 ? c->head_dim : c->n_embd / c->n_head};
+}
+
 /* The parameter table. */
 
 static int add_matrix(struct param_table *t, const char *name, int rows, int cols, int layer,
@@ -25,13 +32,14 @@ static int add_bias(struct param_table *t, const char *name, int cols, int layer
     return t->n_params - 1;
 }
 
-static struct gpt_pair add_norm(struct param_table *t, const char *name, int cols, int layer)
+static struct gpt_pair add_norm(struct param_table *t, const char *name, int cols, int layer,
+                                bool bias)
 {
     char full[80];
     snprintf(full, sizeof full, "%s.weight", name);
     params_add(t, full, PARAM_VECTOR, 1, cols, layer)->init_one = true;
     int gain = t->n_params - 1;
-    return (struct gpt_pair){gain, add_bias(t, name, cols, layer)};
+    return (struct gpt_pair){gain, bias ? add_bias(t, name, cols, layer) : GPT_NONE};
 }
 
 /* The parameters of a block, as they are added. */
@@ -42,37 +50,60 @@ struct block_maker {
     struct gpt_pair *pairs; /* (GPT_BLOCK_PAIRS) where they go */
 };
 
-static void add_block_norm(const struct block_maker *b, enum gpt_block_pair which, const char *name)
+static void name_pair(const struct block_maker *b, enum gpt_block_pair which, char name[64])
 {
-    char full[64];
-    snprintf(full, sizeof full, "transformer.h.%d.%s", b->block, name);
-    b->pairs[which] = add_norm(b->table, full, b->config->n_embd, b->block + 1);
+    const struct gpt_names *names = b->config->arch->names;
+    snprintf(name, 64, "%s%s.%d.%s", names->prefix, names->blocks, b->block, names->pairs[which]);
 }
 
-static void add_block_linear(const struct block_maker *b, enum gpt_block_pair which,
-                             const char *name, int in, int out, float init_std)
+static void add_block_norm(const struct block_maker *b, enum gpt_block_pair which)
 {
-    char full[64], weight[80];
+    char name[64];
+    name_pair(b, which, name);
+    b->pairs[which] =
+        add_norm(b->table, name, b->config->n_embd, b->block + 1, !b->config->parts.rms_norm);
+}
+
+static void add_head_norm(const struct block_maker *b, enum gpt_block_pair which, int head_dim)
+{
+    char name[64];
+    b->pairs[which] = (struct gpt_pair){GPT_NONE, GPT_NONE};
+    if (!b->config->parts.qk_norm)
+        return;
+    name_pair(b, which, name);
+    b->pairs[which] = add_norm(b->table, name, head_dim, b->block + 1, false);
+}
+
+static void add_block_linear(const struct block_maker *b, enum gpt_block_pair which, int in,
+                             int out, bool bias, float init_std)
+{
+    char name[64], weight[80];
     int layer = b->block + 1;
-    snprintf(full, sizeof full, "transformer.h.%d.%s", b->block, name);
-    snprintf(weight, sizeof weight, "%s.weight", full);
+    name_pair(b, which, name);
+    snprintf(weight, sizeof weight, "%s.weight", name);
     struct gpt_pair *pair = &b->pairs[which];
     pair->weight = add_matrix(b->table, weight, in, out, layer, init_std);
-    pair->bias = b->config->parts.linear_bias ? add_bias(b->table, full, out, layer) : GPT_NONE;
+    b->table->params[pair->weight].transposed = b->config->arch->transposed;
+    pair->bias = bias ? add_bias(b->table, name, out, layer) : GPT_NONE;
 }
 
 static void add_block(struct param_table *t, const struct gpt_config *c, int block,
                       struct gpt_pair *pairs)
 {
     const struct block_maker b = {t, c, block, pairs};
-    int C = c->n_embd, I = c->n_inner;
-    float std = c->initializer_range, residual = std / sqrtf(2.0f * (float)c->n_layer);
-    add_block_norm(&b, LN_1, "ln_1");
-    add_block_linear(&b, QKV, "attn.c_attn", C, 3 * C, std);
-    add_block_linear(&b, ATT_PROJ, "attn.c_proj", C, C, residual);
-    add_block_norm(&b, LN_2, "ln_2");
-    add_block_linear(&b, FC, "mlp.c_fc", C, I, std);
-    add_block_linear(&b, MLP_PROJ, "mlp.c_proj", I, C, residual);
+    const struct gpt_parts *parts = &c->parts;
+    const struct heads h = gpt_heads(c);
+    const int C = c->n_embd, I = c->n_inner, width = h.n_head * h.head_dim;
+    const float std = c->initializer_range;
+    const float residual = c->arch->scales_residuals ? std / sqrtf(2.0f * (float)c->n_layer) : std;
+    add_block_norm(&b, LN_1);
+    add_block_linear(&b, QKV, C, heads_row(&h), parts->qkv_bias, std);
+    add_head_norm(&b, Q_NORM, h.head_dim);
+    add_head_norm(&b, K_NORM, h.head_dim);
+    add_block_linear(&b, ATT_PROJ, width, C, parts->projection_bias, residual);
+    add_block_norm(&b, LN_2);
+    add_block_linear(&b, FC, C, parts->swiglu ? 2 * I : I, parts->mlp_bias, std);
+    add_block_linear(&b, MLP_PROJ, I, C, parts->mlp_bias, residual);
 }
 
 /* A tied head's matrix is the token embeddings and zero rows behind them, so that rows of logits
@@ -96,22 +127,31 @@ static int add_head(struct param_table *t, const struct gpt_config *c)
     return head;
 }
 
+static int add_embeddings(struct param_table *t, const struct gpt_config *c, const char *name,
+                          int rows)
+{
+    char full[80];
+    snprintf(full, sizeof full, "%s%s.weight", c->arch->names->prefix, name);
+    return add_matrix(t, full, rows, c->n_embd, 0, c->initializer_range);
+}
+
 /* All parameters in their order. layout->blocks: (n_layer) */
 static struct param_table lay_out(const struct gpt_config *c, struct gpt_layout *layout)
 {
     struct param_table table = {0}, *t = &table;
-    int C = c->n_embd;
-    layout->wte =
-        add_matrix(t, "transformer.wte.weight", c->vocab_size, C, 0, c->initializer_range);
+    const struct gpt_names *names = c->arch->names;
+    const int C = c->n_embd;
+    char final_norm[64];
+    snprintf(final_norm, sizeof final_norm, "%s%s", names->prefix, names->final_norm);
+    layout->wte = add_embeddings(t, c, names->tokens, c->vocab_size);
     if (gpt_is_tied(c))
         params_pad(t, (size_t)(gpt_head_outputs(c) - c->vocab_size) * (size_t)C);
-    layout->wpe =
-        c->parts.learned_positions
-            ? add_matrix(t, "transformer.wpe.weight", c->n_positions, C, 0, c->initializer_range)
-            : GPT_NONE;
+    layout->wpe = c->parts.learned_positions
+                      ? add_embeddings(t, c, names->positions, c->n_positions)
+                      : GPT_NONE;
     for (int i = 0; i < c->n_layer; i++)
         add_block(t, c, i, layout->blocks[i]);
-    layout->ln_f = add_norm(t, "transformer.ln_f", C, c->n_layer + 1);
+    layout->ln_f = add_norm(t, final_norm, C, c->n_layer + 1, !c->parts.rms_norm);
     layout->head = gpt_is_tied(c) ? layout->wte : add_head(t, c);
     return table;
 }
@@ -133,28 +173,60 @@ struct param_table gpt_param_table(const struct gpt_config *c)
 
 /* Memory. */
 
-/* One block's arrays: the shapes are those of gpt_state.h. */
-static struct gpt_block place_block(const struct gpt *m, struct arena *a)
+static size_t attention_width(const struct gpt *m)
 {
+    const struct heads h = gpt_heads(&m->config);
+    return (size_t)h.n_head * (size_t)h.head_dim;
+}
+
+/* A norm's means, or none. */
+static float *place_means(const struct gpt *m, struct arena *a)
+{
+    return m->config.parts.rms_norm
+               ? NULL
+               : arena_take(a, &a->use.activations, (size_t)m->size.max_tokens, sizeof(float));
+}
+
+/* first: the first block, whose fc all have where there is SwiGLU; NULL: this is it */
+static void place_mlp(const struct gpt *m, struct arena *a, struct gpt_block *block,
+                      const struct gpt_block *first)
+{
+    const size_t inner = (size_t)m->size.max_tokens * (size_t)m->config.n_inner;
+    const size_t bytes = dtype_size(m->device->dtype);
+    size_t *use = &a->use.activations;
+    if (m->config.parts.swiglu)
+        block->fc_before_act = arena_take(a, use, 2 * inner, bytes);
+    else if (m->size.mode != GPT_EVALUATE)
+        block->fc_before_act = arena_take(a, use, inner, bytes);
+    block->fc = first && m->config.parts.swiglu ? first->fc : arena_take(a, use, inner, bytes);
+}
+
+/* One block's arrays: the shapes are those of gpt_state.h. first: as in place_mlp */
+static struct gpt_block place_block(const struct gpt *m, struct arena *a,
+                                    const struct gpt_block *first)
+{
+    const struct heads h = gpt_heads(&m->config);
+    const size_t row = (size_t)heads_row(&h), width = attention_width(m);
+    const size_t rotated = (size_t)(h.n_head + h.n_kv_head) * (size_t)h.head_dim;
     size_t n = (size_t)m->size.max_tokens, C = (size_t)m->config.n_embd;
-    size_t I = (size_t)m->config.n_inner, H = (size_t)m->config.n_head;
     size_t bytes = dtype_size(m->device->dtype), f32 = sizeof(float);
     size_t *use = &a->use.activations;
-    return (struct gpt_block){
+    struct gpt_block block = {
         .x_1 = arena_take(a, use, n * C, bytes),
         .ln_1 = arena_take(a, use, n * C, bytes),
-        .mean_1 = arena_take(a, use, n, f32),
+        .mean_1 = place_means(m, a),
         .rstd_1 = arena_take(a, use, n, f32),
-        .qkv = arena_take(a, use, n * 3 * C, bytes),
-        .att = arena_take(a, use, n * C, bytes),
-        .lse = arena_take(a, use, n * H, f32),
+        .qk = m->config.parts.qk_norm ? arena_take(a, use, n * rotated, bytes) : NULL,
+        .qkv = arena_take(a, use, n * row, bytes),
+        .att = arena_take(a, use, n * width, bytes),
+        .lse = arena_take(a, use, n * (size_t)h.n_head, f32),
         .x_2 = arena_take(a, use, n * C, bytes),
         .ln_2 = arena_take(a, use, n * C, bytes),
-        .mean_2 = arena_take(a, use, n, f32),
+        .mean_2 = place_means(m, a),
         .rstd_2 = arena_take(a, use, n, f32),
-        .fc_before_act = m->size.mode == GPT_EVALUATE ? NULL : arena_take(a, use, n * I, bytes),
-        .fc = arena_take(a, use, n * I, bytes),
     };
+    place_mlp(m, a, &block, first);
+    return block;
 }
 
 /* What micro-batch u has of its own of a block. */
@@ -163,11 +235,12 @@ static void place_micro_block(struct gpt *m, struct arena *a, int u, int block)
     size_t x_elements = (size_t)m->size.max_tokens * (size_t)m->config.n_embd;
     size_t *use = &a->use.activations, bytes = dtype_size(m->device->dtype);
     struct gpt_block *blocks = m->micro_batches[u].blocks;
-    if ((u == 0 && block == 0) || m->size.mode == GPT_TRAIN) {
-        blocks[block] = place_block(m, a);
+    const struct gpt_block *first = u == 0 && block == 0 ? NULL : m->micro_batches[0].blocks;
+    if (!first || m->size.mode == GPT_TRAIN) {
+        blocks[block] = place_block(m, a, first);
         return;
     }
-    blocks[block] = m->micro_batches[0].blocks[0];
+    blocks[block] = *first;
     if (m->size.mode != GPT_TRAIN_RECOMPUTE)
         return;
     blocks[block].x_1 = arena_take(a, use, x_elements, bytes);
@@ -192,7 +265,7 @@ static void place_buffers(struct gpt *m, struct arena *a)
         .x_last = arena_take(a, use, s * C, bytes),
         .x_f = arena_take(a, use, n * C, bytes),
         .ln_f = arena_take(a, use, n * C, bytes),
-        .mean_f = arena_take(a, use, n, f32),
+        .mean_f = place_means(m, a),
         .rstd_f = arena_take(a, use, n, f32),
         .logits = arena_take(a, use, count_logits(m), f32),
         .losses = arena_take(a, use, n, f32),
@@ -205,7 +278,7 @@ static void place_carry(struct gpt *m, struct arena *a, struct gpt_carry *t)
     size_t C = (size_t)m->config.n_embd, bytes = dtype_size(m->device->dtype);
     size_t *use = &a->use.activations;
     t->branch = arena_take(a, use, n * C, bytes);
-    t->att_last = arena_take(a, use, s * C, bytes);
+    t->att_last = arena_take(a, use, s * attention_width(m), bytes);
     if (m->size.mode == GPT_EVALUATE)
         return;
     t->d_x = arena_take(a, use, n * C, bytes);
@@ -213,15 +286,22 @@ static void place_carry(struct gpt *m, struct arena *a, struct gpt_carry *t)
     t->d_branch = arena_take(a, use, n * C, bytes);
 }
 
+static size_t greater(size_t a, size_t b)
+{
+    return a > b ? a : b;
+}
+
 static void place_gradient_buffers(struct gpt *m, struct arena *a)
 {
     struct gpt_buffers *t = &m->buffers;
-    size_t n = (size_t)m->size.max_tokens, s = (size_t)m->size.max_seqs;
-    size_t C = (size_t)m->config.n_embd, I = (size_t)m->config.n_inner;
+    const struct heads h = gpt_heads(&m->config);
+    const size_t n = (size_t)m->size.max_tokens, s = (size_t)m->size.max_seqs;
+    const size_t C = (size_t)m->config.n_embd, width = attention_width(m);
+    const size_t inner = m->config.parts.swiglu ? 0 : (size_t)m->config.n_inner;
     size_t bytes = dtype_size(m->device->dtype), *use = &a->use.activations;
-    t->d_y = arena_take(a, use, n * C, bytes);
-    t->d_wide = arena_take(a, use, n * (3 * C > I ? 3 * C : I), bytes);
-    t->d_att_last = arena_take(a, use, s * C, bytes);
+    t->d_y = arena_take(a, use, n * greater(C, width), bytes);
+    t->d_wide = arena_take(a, use, n * greater((size_t)heads_row(&h), inner), bytes);
+    t->d_att_last = arena_take(a, use, s * width, bytes);
     /* logits are fp32: gradients of the same type take their place */
     t->d_logits = m->device->dtype == DTYPE_F32 ? (void *)t->logits
                                                 : arena_take(a, use, count_logits(m), bytes);
@@ -246,6 +326,9 @@ static void place_arrays(struct gpt *m, struct arena *a)
     for (int i = 0; i <= m->size.micro_batches; i++)
         m->inputs[i].device = arena_take(a, workspace, gpt_input_ints(m), sizeof(int));
     m->losses = arena_take(a, workspace, GPT_LOSSES, sizeof(double));
+    if (m->config.parts.rotary)
+        m->frequency =
+            arena_take(a, workspace, (size_t)gpt_heads(&m->config).head_dim / 2, sizeof(float));
     if (m->device->dtype != DTYPE_F32) /* parameters come and go in fp32 */
         m->staging = arena_take(a, workspace, GPT_STAGE_ELEMENTS, sizeof(float));
 }
@@ -329,6 +412,18 @@ static void create_inputs(struct gpt *m)
     m->loss_copied = d->event_create();
 }
 
+static void fill_frequencies(struct gpt *m)
+{
+    const int head_dim = gpt_heads(&m->config).head_dim;
+    const size_t bytes = (size_t)head_dim / 2 * sizeof(float);
+    if (!m->config.parts.rotary)
+        return;
+    float *frequency = zf_malloc(bytes);
+    rope_frequencies(frequency, &m->rope_scale, &m->config.rope, head_dim);
+    m->device->copy(m->device->compute, m->frequency, frequency, bytes);
+    free(frequency);
+}
+
 struct gpt *gpt_create(struct device *device, const struct gpt_config *config,
                        const struct gpt_size *size)
 {
@@ -339,6 +434,7 @@ struct gpt *gpt_create(struct device *device, const struct gpt_config *config,
     /* what lies between parameters stays zero: a tied head's last rows are there */
     device->zero(device->compute, m->weights, m->table.n_values * dtype_size(device->dtype));
     device->zero(device->compute, m->losses, GPT_LOSSES * sizeof(double));
+    fill_frequencies(m);
     device->stream_wait(device->compute);
     return m;
 }

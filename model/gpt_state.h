@@ -3,7 +3,7 @@
 #ifndef ZF_MODEL_GPT_STATE_H
 #define ZF_MODEL_GPT_STATE_H
 
-#include "model/gpt.h"
+#include "model/gpt_arch.h"
 
 /* fp32 values that gpt_weights.c moves between host and device at a time: 2 MB. */
 #define GPT_STAGE_ELEMENTS ((size_t)1 << 19)
@@ -15,17 +15,6 @@ struct gpt_pair {
 };
 #define GPT_NONE (-1) /* the model has no such parameter */
 
-/* A block's, in the order of the table. */
-enum gpt_block_pair {
-    LN_1,
-    QKV,      /* (C, 3C) */
-    ATT_PROJ, /* (C, C) */
-    LN_2,
-    FC,       /* (C, I) */
-    MLP_PROJ, /* (I, C) */
-    GPT_BLOCK_PAIRS,
-};
-
 /* Where a model's parameters stand in its table. */
 struct gpt_layout {
     int wte; /* (vocab_size, C) token embeddings; also the head's weight of a tied LM */
@@ -35,30 +24,34 @@ struct gpt_layout {
     int head; /* (C, num_labels) score, or (C, vocab_size) of an untied LM; tied: wte */
 };
 
-/* Shapes: n tokens of a micro-batch, s its sequences, C = n_embd, I = n_inner, H = n_head. All are
- * in device memory; void * is of the device's dtype. */
+/* Shapes: n tokens of a micro-batch, s its sequences, C = n_embd, I = n_inner, H = n_head, K =
+ * n_kv_heads, D = head_dim; GPT-2 has K = H and H D = C. All are in device memory; void * is of the
+ * device's dtype. RMSNorms have no means. */
 
 /* What a block's forward pass leaves for its backward pass. Under GPT_TRAIN_RECOMPUTE only x_1 is
  * the block's own, and x_2 the micro-batch's; all else is shared, and under GPT_EVALUATE
  * everything. */
 struct gpt_block {
-    void *x_1;                /* (n, C) residual stream that enters ln_1 */
-    void *ln_1;               /* (n, C) */
-    float *mean_1, *rstd_1;   /* (n) */
-    void *qkv;                /* (n, 3C) */
-    void *att;                /* (n, C) attention's output */
-    float *lse;               /* (n, H) */
-    void *x_2;                /* (n, C) residual stream that enters ln_2 */
-    void *ln_2;               /* (n, C) */
-    float *mean_2, *rstd_2;   /* (n) */
-    void *fc_before_act, *fc; /* (n, I) */
+    void *x_1;              /* (n, C) residual stream that enters ln_1 */
+    void *ln_1;             /* (n, C) */
+    float *mean_1, *rstd_1; /* (n) */
+    void *qk;               /* (n, (H + K) D) q and k before their norms; NULL: they have none */
+    void *qkv;              /* (n, (H + 2K) D), q and k turned */
+    void *att;              /* (n, H D) attention's output */
+    float *lse;             /* (n, H) */
+    void *x_2;              /* (n, C) residual stream that enters ln_2 */
+    void *ln_2;             /* (n, C) */
+    float *mean_2, *rstd_2; /* (n) */
+    void *fc_before_act;    /* (n, I); of SwiGLU gate and up, (n, 2I), and then their gradient */
+    void *fc;               /* (n, I); of SwiGLU all blocks' is the same, and backward computes it
+                                 again */
 };
 
 /* What one layer leaves for the next, and the last block's last tokens, in the arrays of one
  * micro-batch. Gradients are NULL under GPT_EVALUATE. */
 struct gpt_carry {
     void *branch;   /* (n, C) output of a projection, until the next norm adds it to x */
-    void *att_last; /* (s, C) last tokens of the last block's att */
+    void *att_last; /* (s, H D) last tokens of the last block's att */
     void *d_x;      /* (n, C) gradient of the residual stream */
     void *d_x_last; /* (s, C) of the last tokens' */
     void *d_branch; /* (n, C) of a projection's output */
@@ -75,9 +68,9 @@ struct gpt_buffers {
                                 vocab_size): (n, vocab_size) never exists */
     float *losses;          /* (n) */
 
-    void *d_y;        /* (n, C) gradient of a norm's or of attention's output */
-    void *d_wide;     /* (n, max(3C, I)) of qkv or fc_before_act */
-    void *d_att_last; /* (s, C) of att_last */
+    void *d_y;        /* (n, max(C, H D)) gradient of a norm's or of attention's output */
+    void *d_wide;     /* (n, (H + 2K) D) of qkv, or (n, I) of fc_before_act */
+    void *d_att_last; /* (s, H D) of att_last */
     void *d_logits;   /* as logits; the same array where the device computes in fp32 */
 };
 
@@ -122,8 +115,10 @@ struct gpt {
     float *gradients;                      /* (table.n_gradients); NULL under GPT_EVALUATE */
     struct gpt_micro_batch *micro_batches; /* (size.micro_batches) */
     struct gpt_buffers buffers;
-    float *staging; /* (GPT_STAGE_ELEMENTS) of gpt_weights.c; NULL where the device's dtype is
+    float *staging;   /* (GPT_STAGE_ELEMENTS) of gpt_weights.c; NULL where the device's dtype is
                        F32 */
+    float *frequency; /* (D / 2) of rotary positions; NULL: none */
+    float rope_scale; /* and of their sine and cosine */
     gpt_take_values *take; /* of gpt_offer_values */
     void *taker;
 

@@ -11,10 +11,9 @@
 #include "data/simd.h"
 
 #include <math.h>
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-
-#define PREFIX "transformer."
 
 /* The way of fp32 values between host and device. */
 struct staging {
@@ -184,9 +183,74 @@ void gpt_init_weights(struct gpt *model, uint64_t seed)
 
 /* Loading. */
 
-static const char *without_prefix(const char *name)
+/* A tensor of a file: a parameter, or some of its columns. */
+struct piece {
+    char name[sizeof((struct param *)0)->name];
+    const struct param *param;
+    int first, cols;
+};
+
+/* In the order of the table, a parameter's in that of its columns. */
+struct pieces {
+    struct piece *list;
+    int n;
+};
+
+/* Tensors that stand side by side in this parameter of a block's, and each one's columns. NULL: it
+ * is one tensor. */
+static const char *const *piece_names(const struct gpt *m, const struct param *p, int cols[])
 {
-    return strncmp(name, PREFIX, strlen(PREFIX)) == 0 ? name + strlen(PREFIX) : name;
+    const struct gpt_names *names = m->config.arch->names;
+    const struct heads h = gpt_heads(&m->config);
+    const int i = (int)(p - m->table.params);
+    if (p->layer < 1 || p->layer > m->config.n_layer)
+        return NULL;
+    const struct gpt_pair *qkv = gpt_block_pair(m, p->layer - 1, QKV);
+    const struct gpt_pair *fc = gpt_block_pair(m, p->layer - 1, FC);
+    if (names->qkv[0] && (i == qkv->weight || i == qkv->bias)) {
+        cols[0] = h.n_head * h.head_dim;
+        cols[1] = cols[2] = h.n_kv_head * h.head_dim;
+        return names->qkv;
+    }
+    if (names->gate_up[0] && m->config.parts.swiglu && (i == fc->weight || i == fc->bias)) {
+        cols[0] = cols[1] = m->config.n_inner;
+        return names->gate_up;
+    }
+    return NULL;
+}
+
+/* The tensors of one parameter. out: (GPT_MAX_PIECES) Returns how many there are. */
+static int cut_param(const struct gpt *m, const struct param *p, struct piece *out)
+{
+    const struct gpt_names *names = m->config.arch->names;
+    int cols[GPT_MAX_PIECES], first = 0, n = 0;
+    const char *const *pieces = piece_names(m, p, cols);
+    out[0] = (struct piece){.param = p, .cols = p->cols};
+    memcpy(out[0].name, p->name, sizeof p->name);
+    if (!pieces)
+        return 1;
+    for (; n < GPT_MAX_PIECES && pieces[n]; first += cols[n++]) {
+        out[n] = (struct piece){.param = p, .first = first, .cols = cols[n]};
+        snprintf(out[n].name, sizeof out[n].name, "%s%s.%d.%s%s", names->prefix, names->blocks,
+                 p->layer - 1, pieces[n], strrchr(p->name, '.'));
+    }
+    return n;
+}
+
+static struct pieces list_pieces(const struct gpt *m)
+{
+    const struct param_table *table = &m->table;
+    struct pieces pieces = {0};
+    pieces.list = zf_malloc(sizeof *pieces.list * GPT_MAX_PIECES * (size_t)table->n_params);
+    for (int i = 0; i < table->n_params; i++)
+        pieces.n += cut_param(m, &table->params[i], pieces.list + pieces.n);
+    return pieces;
+}
+
+static const char *without_prefix(const struct gpt *m, const char *name)
+{
+    const char *prefix = m->config.arch->names->prefix;
+    return strncmp(name, prefix, strlen(prefix)) == 0 ? name + strlen(prefix) : name;
 }
 
 static bool is_score_head(const struct param *p)
@@ -194,20 +258,22 @@ static bool is_score_head(const struct param *p)
     return strcmp(p->name, "score.weight") == 0;
 }
 
-/* Where the tensors are, and whether a score head is among them. */
+/* Where the tensors are, which ones there must be, and whether a score head is among them. */
 struct source {
+    const struct gpt *model;
+    struct pieces pieces;
     struct safetensors *file;
     bool with_head;
 };
 
-/* A parameter's tensor, under its name with or without the prefix; NULL: the parameter is new. */
-static const struct tensor *find_tensor(const struct source *source, const struct param *p)
+/* A piece's tensor, under its name with or without the prefix; NULL: the parameter is new. */
+static const struct tensor *find_tensor(const struct source *source, const struct piece *piece)
 {
     const struct safetensors *file = source->file;
-    if (is_score_head(p) && !source->with_head)
+    if (is_score_head(piece->param) && !source->with_head)
         return NULL;
-    const struct tensor *t = safetensors_find(file, p->name);
-    return t ? t : safetensors_find(file, without_prefix(p->name));
+    const struct tensor *t = safetensors_find(file, piece->name);
+    return t ? t : safetensors_find(file, without_prefix(source->model, piece->name));
 }
 
 static bool ends_with(const char *text, const char *end)
@@ -216,55 +282,65 @@ static bool ends_with(const char *text, const char *end)
     return n >= m && strcmp(text + n - m, end) == 0;
 }
 
-/* Whether a tensor that is no parameter may stand in a GPT-2's file: the causal masks that older
- * checkpoints hold, and the heads of other tasks. */
+/* Whether a tensor that is no parameter may stand in a file: causal masks and frequencies of
+ * positions, which older checkpoints hold, and the heads of other tasks. */
 static bool may_be_passed_over(const char *name)
 {
+    static const char *const buffers[] = {".attn.bias", ".attn.masked_bias",
+                                          ".rotary_emb.inv_freq"};
     static const char *const other_heads[] = {"lm_head.", "score.", "multiple_choice_head.",
                                               "qa_outputs.", "classifier."};
-    if (ends_with(name, ".attn.bias") || ends_with(name, ".attn.masked_bias"))
-        return true;
+    for (size_t i = 0; i < sizeof buffers / sizeof *buffers; i++)
+        if (ends_with(name, buffers[i]))
+            return true;
     for (size_t i = 0; i < sizeof other_heads / sizeof *other_heads; i++)
         if (strncmp(name, other_heads[i], strlen(other_heads[i])) == 0)
             return true;
     return false;
 }
 
-/* Every tensor of the file is a parameter's, or one that may be passed over. */
-static bool check_names(const struct safetensors *file, const struct gpt *model,
-                        struct zf_error *err)
+/* name: without prefix */
+static bool is_piece(const struct source *source, const char *name)
 {
-    const struct param_table *table = gpt_params(model);
-    for (int i = 0; i < safetensors_count(file); i++) {
-        const struct tensor *t = safetensors_at(file, i);
-        char name[sizeof table->params->name];
-        int n = snprintf(name, sizeof name, PREFIX "%s", without_prefix(t->name));
-        if (params_find(table, t->name) || may_be_passed_over(without_prefix(t->name)) ||
-            (n < (int)sizeof name && params_find(table, name)))
+    for (int i = 0; i < source->pieces.n; i++)
+        if (strcmp(without_prefix(source->model, source->pieces.list[i].name), name) == 0)
+            return true;
+    return false;
+}
+
+/* Every tensor of the file is a parameter's, or one that may be passed over. */
+static bool check_names(const struct source *source, struct zf_error *err)
+{
+    const struct gpt_config *c = &source->model->config;
+    for (int i = 0; i < safetensors_count(source->file); i++) {
+        const struct tensor *t = safetensors_at(source->file, i);
+        const char *name = without_prefix(source->model, t->name);
+        if (is_piece(source, name) || may_be_passed_over(name))
             continue;
         char shape[100];
         tensor_shape_text(t, shape, sizeof shape);
         return zf_fail(err,
-                       "%s: tensor %.200s of shape %s is not part of a GPT-2 of the %d layers that "
+                       "%s: tensor %.200s of shape %s is not part of a %s of the %d layers that "
                        "config.json gives",
-                       t->file, t->name, shape, gpt_get_config(model)->n_layer);
+                       t->file, t->name, shape, c->arch->title, c->n_layer);
     }
     return true;
 }
 
-/* The shape that a parameter has in a file. */
-static struct tensor expected_tensor(const struct param *p)
+/* The shape that a piece has in a file. */
+static struct tensor expected_tensor(const struct piece *piece)
 {
-    if (p->kind == PARAM_VECTOR)
-        return (struct tensor){.n_dims = 1, .shape = {p->cols}};
-    if (p->transposed)
-        return (struct tensor){.n_dims = 2, .shape = {p->cols, p->rows}};
-    return (struct tensor){.n_dims = 2, .shape = {p->rows, p->cols}};
+    const int rows = piece->param->rows, cols = piece->cols;
+    if (piece->param->kind == PARAM_VECTOR)
+        return (struct tensor){.n_dims = 1, .shape = {cols}};
+    if (piece->param->transposed)
+        return (struct tensor){.n_dims = 2, .shape = {cols, rows}};
+    return (struct tensor){.n_dims = 2, .shape = {rows, cols}};
 }
 
-static bool check_shape(const struct tensor *t, const struct param *p, struct zf_error *err)
+static bool check_shape(const struct tensor *t, const struct piece *piece, struct zf_error *err)
 {
-    struct tensor expected = expected_tensor(p);
+    struct tensor expected = expected_tensor(piece);
     bool same = t->n_dims == expected.n_dims;
     for (int d = 0; same && d < t->n_dims; d++)
         same = t->shape[d] == expected.shape[d];
@@ -277,85 +353,142 @@ static bool check_shape(const struct tensor *t, const struct param *p, struct zf
                    t->name, found, wanted);
 }
 
-/* dst[0..n) = elements first..first+n of src's transpose.  src: (rows, cols) */
-static void transpose(float *dst, const float *src, size_t rows, size_t cols, size_t first,
-                      size_t n)
+#define TRANSPOSE_TILE ((size_t)32)
+
+/* dst[i][j] = src[j][i] of dst's (rows, cols); rows of dst lie dst_stride apart, those of src
+ * src_stride. */
+static void transpose(float *dst, size_t dst_stride, const float *src, size_t src_stride,
+                      size_t rows, size_t cols)
 {
-#pragma omp parallel for schedule(static)
-    for (size_t i = 0; i < n; i++)
-        dst[i] = src[(first + i) % rows * cols + (first + i) / rows];
+#pragma omp parallel for collapse(2) schedule(static)
+    for (size_t at_i = 0; at_i < rows; at_i += TRANSPOSE_TILE)
+        for (size_t at_j = 0; at_j < cols; at_j += TRANSPOSE_TILE)
+            for (size_t i = at_i; i < rows && i < at_i + TRANSPOSE_TILE; i++)
+                for (size_t j = at_j; j < cols && j < at_j + TRANSPOSE_TILE; j++)
+                    dst[i * dst_stride + j] = src[j * src_stride + i];
 }
 
-static void load_param(const struct staging *s, const struct tensor *t, const struct param *p)
+/* Whether a parameter is made of tensors in the order of its own elements. */
+static bool is_straight(const struct piece *piece)
 {
-    struct zf_error err; /* never filled: the tensor has been checked */
-    float *whole = p->transposed ? zf_malloc(p->n_elements * sizeof *whole) : NULL;
-    if (whole)
-        tensor_read_f32(t, whole, 0, p->n_elements, &err);
+    return piece->cols == piece->param->cols && !piece->param->transposed;
+}
+
+/* A parameter's tensor, or several side by side, as they are in memory. The caller frees it. */
+static float *assemble(const struct source *source, const struct piece *piece, int n)
+{
+    struct zf_error err; /* never filled: the tensors have been checked */
+    const struct param *p = piece->param;
+    const size_t rows = (size_t)p->rows, cols = (size_t)p->cols;
+    float *whole = zf_malloc(p->n_elements * sizeof *whole);
+    float *read = zf_malloc(p->n_elements * sizeof *read);
+    for (int i = 0; i < n; i++) {
+        const struct tensor *t = find_tensor(source, &piece[i]);
+        tensor_read_f32(t, read, 0, t->n_elements, &err);
+        transpose(whole + piece[i].first, cols, read, rows, rows, (size_t)piece[i].cols);
+    }
+    free(read);
+    return whole;
+}
+
+/* The parameter that n pieces are. */
+static void load_param(const struct staging *s, const struct source *source,
+                       const struct piece *piece, int n)
+{
+    struct zf_error err; /* as above */
+    const struct param *p = piece->param;
+    float *whole = is_straight(piece) ? NULL : assemble(source, piece, n);
     for (size_t at = 0; at < p->n_elements; at += GPT_STAGE_ELEMENTS) {
-        size_t n =
+        size_t m =
             p->n_elements - at < GPT_STAGE_ELEMENTS ? p->n_elements - at : GPT_STAGE_ELEMENTS;
         if (whole)
-            transpose(s->host, whole, (size_t)p->cols, (size_t)p->rows, at, n);
+            memcpy(s->host, whole + at, m * sizeof *whole);
         else
-            tensor_read_f32(t, s->host, at, n, &err);
-        upload(s, p, at, n);
+            tensor_read_f32(find_tensor(source, piece), s->host, at, m, &err);
+        upload(s, p, at, m);
     }
     free(whole);
 }
 
-/* Every parameter has a tensor of its shape and of a dtype that can be read, so that nothing is
- * half-loaded. */
-static bool check_params(const struct source *source, const struct param_table *table,
-                         const char *path, struct zf_error *err)
+/* Every parameter has its tensors, of their shapes and of a dtype that can be read, so that nothing
+ * is half-loaded. */
+static bool check_params(const struct source *source, const char *path, struct zf_error *err)
 {
-    for (int i = 0; i < table->n_params; i++) {
-        const struct param *p = &table->params[i];
-        const struct tensor *t = find_tensor(source, p);
-        if (t && (!check_shape(t, p, err) || !tensor_read_f32(t, NULL, 0, 0, err)))
+    for (int i = 0; i < source->pieces.n; i++) {
+        const struct piece *piece = &source->pieces.list[i];
+        const struct tensor *t = find_tensor(source, piece);
+        if (t && (!check_shape(t, piece, err) || !tensor_read_f32(t, NULL, 0, 0, err)))
             return false;
-        if (t || is_score_head(p))
+        if (t || is_score_head(piece->param))
             continue;
         char shape[100];
-        struct tensor expected = expected_tensor(p);
+        struct tensor expected = expected_tensor(piece);
         tensor_shape_text(&expected, shape, sizeof shape);
-        return zf_fail(err, "%s: tensor %s of shape %s is missing", path, p->name, shape);
+        return zf_fail(err, "%s: tensor %s of shape %s is missing", path, piece->name, shape);
     }
     return true;
+}
+
+/* How many pieces, from this one on, are one parameter's. */
+static int count_pieces(const struct pieces *pieces, int first)
+{
+    int n = 1;
+    while (first + n < pieces->n && pieces->list[first + n].param == pieces->list[first].param)
+        n++;
+    return n;
 }
 
 static void load_params(struct gpt *model, const struct source *source, uint64_t seed,
                         bool *head_is_new)
 {
-    const struct param_table *table = gpt_params(model);
+    const struct pieces *pieces = &source->pieces;
     struct staging s = staging_begin(model);
-    for (int i = 0; i < table->n_params; i++) {
-        const struct param *p = &table->params[i];
-        const struct tensor *t = find_tensor(source, p);
-        if (t)
-            load_param(&s, t, p);
+    for (int i = 0, n; i < pieces->n; i += n) {
+        const struct piece *piece = &pieces->list[i];
+        const bool is_there = find_tensor(source, piece);
+        n = count_pieces(pieces, i);
+        if (is_there)
+            load_param(&s, source, piece, n);
         else
-            init_param(&s, p, seed);
-        *head_is_new |= !t;
+            init_param(&s, piece->param, seed);
+        *head_is_new |= !is_there;
     }
     staging_end(&s);
 }
 
-/* Everything that can be wrong is found here. Closed with safetensors_close. */
+static void close_source(struct source *source)
+{
+    safetensors_close(source->file);
+    free(source->pieces.list);
+}
+
+/* Everything that can be wrong is found here. Closed with close_source. */
 static bool open_source(struct source *source, const struct gpt *model, const char *directory,
                         bool with_head, struct zf_error *err)
 {
     char *path = zf_format("%s/model.safetensors", directory);
     char *index = zf_format("%s/model.safetensors.index.json", directory);
+    char *pickled = zf_format("%s/pytorch_model.bin", directory);
     const char *chosen = !file_exists(path) && file_exists(index) ? index : path;
-    struct safetensors *file = safetensors_open(chosen, err);
-    *source = (struct source){file, with_head};
-    bool ok = file && check_names(file, model, err) &&
-              check_params(source, gpt_params(model), chosen, err);
+    const bool is_pickled = !file_exists(chosen) && file_exists(pickled);
+    *source = (struct source){.model = model,
+                              .pieces = list_pieces(model),
+                              .file = is_pickled ? NULL : safetensors_open(chosen, err),
+                              .with_head = with_head};
+    if (is_pickled)
+        zf_fail(
+            err,
+            "%s is not read, but model.safetensors beside it is; this makes it: cd '%s' && "
+            "python3 -c \"import torch, safetensors.torch as s; s.save_file({k: v.clone() for k, "
+            "v in torch.load('pytorch_model.bin', weights_only=True).items()}, "
+            "'model.safetensors')\"",
+            pickled, directory);
+    bool ok = source->file && check_names(source, err) && check_params(source, chosen, err);
     if (!ok)
-        safetensors_close(file);
+        close_source(source);
     free(path);
     free(index);
+    free(pickled);
     return ok;
 }
 
@@ -367,7 +500,7 @@ static bool load_weights(struct gpt *model, const char *directory, uint64_t seed
     if (!open_source(&source, model, directory, with_head, err))
         return false;
     load_params(model, &source, seed, head_is_new);
-    safetensors_close(source.file);
+    close_source(&source);
     return true;
 }
 
@@ -377,7 +510,7 @@ bool gpt_check_weights(const struct gpt *model, const char *directory, bool with
     struct source source;
     bool ok = open_source(&source, model, directory, with_head, err);
     if (ok)
-        safetensors_close(source.file);
+        close_source(&source);
     return ok;
 }
 
@@ -396,10 +529,10 @@ bool gpt_load_weights_without_head(struct gpt *model, const char *directory, uin
 
 /* Saving. */
 
-static void declare_param(struct safetensors_writer *w, const struct param *p)
+static void declare_piece(struct safetensors_writer *w, const struct piece *piece)
 {
-    struct tensor t = expected_tensor(p);
-    safetensors_write_declare(w, p->name, DTYPE_F32, t.n_dims, t.shape);
+    struct tensor t = expected_tensor(piece);
+    safetensors_write_declare(w, piece->name, DTYPE_F32, t.n_dims, t.shape);
 }
 
 static bool all_finite(const float *x, size_t n)
@@ -410,25 +543,42 @@ static bool all_finite(const float *x, size_t n)
     return true;
 }
 
-/* buffer: (GPT_STAGE_ELEMENTS). Returns whether all values are finite. */
-static bool save_param(const struct staging *s, struct safetensors_writer *w, const struct param *p,
-                       float *buffer)
+/* As save_param, of pieces that have to be cut out. */
+static bool save_pieces(const struct staging *s, struct safetensors_writer *w,
+                        const struct piece *piece, int n)
 {
-    bool finite = true;
-    float *whole = p->transposed ? zf_malloc(p->n_elements * sizeof *whole) : NULL;
-    if (whole)
-        download(s, whole, p, 0, p->n_elements);
-    for (size_t at = 0; at < p->n_elements; at += GPT_STAGE_ELEMENTS) {
-        size_t n =
-            p->n_elements - at < GPT_STAGE_ELEMENTS ? p->n_elements - at : GPT_STAGE_ELEMENTS;
-        if (whole)
-            transpose(buffer, whole, (size_t)p->rows, (size_t)p->cols, at, n);
-        else
-            download(s, buffer, p, at, n);
-        finite = finite && all_finite(buffer, n);
-        safetensors_write_data(w, buffer, n * sizeof *buffer);
+    const struct param *p = piece->param;
+    const size_t rows = (size_t)p->rows, cols = (size_t)p->cols;
+    float *whole = zf_malloc(p->n_elements * sizeof *whole);
+    float *cut = zf_malloc(p->n_elements * sizeof *cut);
+    download(s, whole, p, 0, p->n_elements);
+    for (int i = 0; i < n; i++) {
+        const size_t width = (size_t)piece[i].cols;
+        transpose(cut, rows, whole + piece[i].first, cols, width, rows);
+        safetensors_write_data(w, cut, width * rows * sizeof *cut);
     }
+    const bool finite = all_finite(whole, p->n_elements);
+    free(cut);
     free(whole);
+    return finite;
+}
+
+/* A parameter, as its n pieces. buffer: (GPT_STAGE_ELEMENTS). Returns whether all values are
+ * finite. */
+static bool save_param(const struct staging *s, struct safetensors_writer *w,
+                       const struct piece *piece, int n, float *buffer)
+{
+    const struct param *p = piece->param;
+    bool finite = true;
+    if (!is_straight(piece))
+        return save_pieces(s, w, piece, n);
+    for (size_t at = 0; at < p->n_elements; at += GPT_STAGE_ELEMENTS) {
+        size_t m =
+            p->n_elements - at < GPT_STAGE_ELEMENTS ? p->n_elements - at : GPT_STAGE_ELEMENTS;
+        download(s, buffer, p, at, m);
+        finite = finite && all_finite(buffer, m);
+        safetensors_write_data(w, buffer, m * sizeof *buffer);
+    }
     return finite;
 }
 
@@ -447,26 +597,30 @@ static void end_layer(const struct gpt *m, int layer)
 
 static bool save_weights(struct gpt *model, const char *path, struct zf_error *err)
 {
-    const struct param_table *table = gpt_params(model);
     struct safetensors_writer *w = safetensors_write_begin(path, err);
     if (!w)
         return false;
+    const struct pieces pieces = list_pieces(model);
     safetensors_write_metadata(w, "format", "pt");
-    for (int i = 0; i < table->n_params; i++)
-        declare_param(w, &table->params[i]);
+    for (int i = 0; i < pieces.n; i++)
+        declare_piece(w, &pieces.list[i]);
     struct staging s = staging_begin(model);
     float *buffer = zf_malloc(GPT_STAGE_ELEMENTS * sizeof *buffer);
     bool ok = true;
-    for (int i = 0; ok && i < table->n_params; i++) {
-        const struct param *p = &table->params[i];
-        if (i == 0 || p[-1].layer != p->layer)
-            begin_layer(model, p->layer);
-        ok = save_param(&s, w, p, buffer) ||
-             zf_fail(err, "%s is not written: %s has values that are not finite", path, p->name);
-        if (!ok || i + 1 == table->n_params || p[1].layer != p->layer)
-            end_layer(model, p->layer);
+    for (int i = 0, n; ok && i < pieces.n; i += n) {
+        const struct piece *piece = &pieces.list[i];
+        const int layer = piece->param->layer;
+        n = count_pieces(&pieces, i);
+        if (i == 0 || piece[-1].param->layer != layer)
+            begin_layer(model, layer);
+        ok = save_param(&s, w, piece, n, buffer) ||
+             zf_fail(err, "%s is not written: %s has values that are not finite", path,
+                     piece->param->name);
+        if (!ok || i + n == pieces.n || piece[n].param->layer != layer)
+            end_layer(model, layer);
     }
     free(buffer);
+    free(pieces.list);
     staging_end(&s);
     return safetensors_write_end(w, ok, err) && ok;
 }

@@ -226,17 +226,19 @@ static bool find_method(const struct options *o, enum train_kind *kind, struct z
 /* The preset in another size. */
 static bool shape_model(const struct options *o, struct gpt_config *config, struct zf_error *err)
 {
-    int head_dim = config->n_embd / config->n_head;
+    const struct heads heads = gpt_heads(config);
+    const int group = heads.n_head / heads.n_kv_head, group_width = group * heads.head_dim;
     if (o->layers > 0)
         config->n_layer = o->layers;
     if (o->width == 0)
         return true;
-    if (o->width % head_dim != 0)
+    if (o->width % group_width != 0)
         return zf_fail(err, "train: --width is %d, but it is a multiple of the preset's heads, %d",
-                       o->width, head_dim);
-    config->n_inner = o->width * (config->n_inner / config->n_embd);
+                       o->width, group_width);
+    config->n_inner = (int)((long long)o->width * config->n_inner / config->n_embd);
     config->n_embd = o->width;
-    config->n_head = o->width / head_dim;
+    config->n_head = o->width / heads.head_dim;
+    config->n_kv_heads = config->n_head / group;
     return true;
 }
 

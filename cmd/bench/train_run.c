@@ -87,8 +87,10 @@ void train_data_make(struct train_job *job, const int *length, int n_lengths, ui
 
 double train_flops(const struct gpt_config *c, const int *length, int n)
 {
-    const double C = c->n_embd, blocks = c->n_layer;
-    const double before = 3 * C * C, after = C * C + 2 * C * c->n_inner; /* of the attention */
+    const struct heads heads = gpt_heads(c);
+    const double C = c->n_embd, blocks = c->n_layer, width = heads.n_head * heads.head_dim;
+    const double before = C * heads_row(&heads); /* the attention */
+    const double after = C * width + (c->parts.swiglu ? 3 : 2) * C * c->n_inner;
     bool lm = c->head == GPT_HEAD_LM;
     double tokens = 0, pairs = 0;
     for (int i = 0; i < n; i++) {
@@ -98,7 +100,7 @@ double train_flops(const struct gpt_config *c, const int *length, int n)
     double last = lm ? tokens : n; /* rows that the last block has after its attention */
     double head = lm ? C * c->vocab_size * tokens : C * c->num_labels * n;
     double weights = blocks * before * tokens + after * ((blocks - 1) * tokens + last) + head;
-    return 6 * weights + 12 * C * blocks * pairs;
+    return 6 * weights + 12 * width * blocks * pairs;
 }
 
 static int *lengths_of_step(const struct train_job *job, int step, int *n)

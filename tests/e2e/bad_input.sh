@@ -151,8 +151,8 @@ sed -i 's/"n_layer": *2/"n_layer": 3/' "$model/config.json"
 trained "a layer that is not there" "model.safetensors.*h.2"
 sed -i 's/"n_embd": *96/"n_embd": 48/' "$model/config.json"
 trained "another width" "model.safetensors.*(96|48)"
-sed -i 's/"model_type": *"gpt2"/"model_type": "llama"/' "$model/config.json"
-trained "another architecture" 'model/config.json.*llama'
+sed -i 's/"model_type": *"gpt2"/"model_type": "gemma"/' "$model/config.json"
+trained "another architecture" 'model/config.json.*gemma'
 rm "$model"/* && echo '{"architectures": ["BertModel"], "model_type": "bert"}' >"$model/config.json"
 echo '[PAD]' >"$model/vocab.txt"
 trained "BERT's folder" 'model/config.json:1: .*"bert".*GPT-2'

@@ -30,6 +30,10 @@ check "the same plan twice is the same text" bash -c '
     for i in 1 2; do "$1" --config configs/sample.json --plan rtx-4090 >"$2/plan$i" 2>/dev/null; done
     cmp "$2/plan1" "$2/plan2"' _ "$train" "$scratch"
 check "zf-bench train --plan h100" "$bench" train --plan h100
+check "a Llama of 7 billion parameters is planned" bash -c '
+    "$1" train --plan h100 --preset llama-2-7b --method offload --steps 8 >"$2/llama" &&
+    grep -q "^llama-2-7b, lm head, 6738.42 M parameters" "$2/llama" &&
+    ! grep -q "does not fit" "$2/llama"' _ "$bench" "$scratch"
 check "without a folder for what it does not make" "$train" --plan h100 --task_name sst2 --config_name gpt \
     --tokenizer_name data/sample/tokenizer --data_dir data/sample
 check "what does not fit is planned, and its row says so" bash -c '

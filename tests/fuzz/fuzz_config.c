@@ -45,10 +45,14 @@ int LLVMFuzzerTestOneInput(const uint8_t *bytes, size_t n)
     must(f && fwrite(bytes, 1, n, f) == n && fclose(f) == 0);
     if (!gpt_config_load(&c, directory, &err))
         return 0;
-    must(c.n_embd % c.n_head == 0 && c.eos_token_id < c.vocab_size);
+    const struct heads h = gpt_heads(&c);
+    must(h.head_dim > 0 && h.n_head % h.n_kv_head == 0 && c.eos_token_id < c.vocab_size);
+    must(!c.parts.rotary || (h.head_dim % 2 == 0 && c.rope.theta > 1));
     must((long long)c.vocab_size * c.n_embd < 1LL << 41);
     must(gpt_config_save(&c, directory, NULL, &err));
     must(gpt_config_load(&again, directory, &err));
     must(again.n_inner == c.n_inner && again.layer_norm_epsilon == c.layer_norm_epsilon);
+    must(again.n_kv_heads == c.n_kv_heads && again.head_dim == c.head_dim);
+    must(again.window == c.window && again.rope.type == c.rope.type);
     return 0;
 }

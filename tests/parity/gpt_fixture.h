@@ -124,18 +124,61 @@ static inline void close_fixture(struct fixture *f)
     release(&f->batch);
 }
 
-/* The parameter's gradient in host memory, in the file's order. */
-static inline float *read_gradient(struct gpt *model, const struct param *p)
+/* The name of the parameter whose gradient, computed in this way, a tensor is; NULL: it is none. */
+static inline const char *gradient_name(const struct tensor *t, const char *way)
 {
+    const size_t n = strlen(way);
+    if (strncmp(t->name, way, n) != 0 || t->name[n] != '.')
+        return NULL;
+    const char *name = t->name + n + 1;
+    return strcmp(name, "loss") == 0 || strcmp(name, "logits") == 0 ? NULL : name;
+}
+
+/* The parameter of which a tensor of the file is the columns from *first on. */
+static inline const struct param *find_fused(struct gpt *model, const char *name, int *first)
+{
+    const struct heads h = gpt_heads(gpt_get_config(model));
+    const int q = h.n_head * h.head_dim, k = h.n_kv_head * h.head_dim;
+    const struct {
+        const char *piece, *whole;
+        int first;
+    } fused[] = {{".q_proj.", ".qkv_proj.", 0},
+                 {".k_proj.", ".qkv_proj.", q},
+                 {".v_proj.", ".qkv_proj.", q + k},
+                 {".gate_proj.", ".gate_up_proj.", 0},
+                 {".up_proj.", ".gate_up_proj.", gpt_get_config(model)->n_inner}};
+    *first = 0;
+    for (size_t i = 0; i < sizeof fused / sizeof *fused; i++) {
+        const char *at = strstr(name, fused[i].piece);
+        if (!at)
+            continue;
+        char *whole = zf_format("%.*s%s%s", (int)(at - name), name, fused[i].whole,
+                                at + strlen(fused[i].piece));
+        const struct param *p = params_find(gpt_params(model), whole);
+        *first = fused[i].first;
+        free(whole);
+        return p;
+    }
+    return params_find(gpt_params(model), name);
+}
+
+/* The gradient of a tensor of the file, which is like t, in host memory, in the file's order. */
+static inline float *read_gradient(struct gpt *model, const char *name, const struct tensor *t)
+{
+    int first;
+    const struct param *p = find_fused(model, name, &first);
+    if (!p)
+        fail_msg("the model has no %s", name);
     struct device *device = gpt_device(model);
     float *straight = zf_malloc(p->n_elements * sizeof *straight);
-    float *g = zf_malloc(p->n_elements * sizeof *g);
+    float *g = zf_malloc(t->n_elements * sizeof *g);
+    const int cols = (int)(t->n_elements / (size_t)p->rows);
     device->copy(device->compute, straight, gpt_grad_data(model) + p->offset,
                  p->n_elements * sizeof *straight);
     device->stream_wait(device->compute);
     for (int i = 0; i < p->rows; i++)
-        for (int j = 0; j < p->cols; j++)
-            g[p->transposed ? j * p->rows + i : i * p->cols + j] = straight[i * p->cols + j];
+        for (int j = 0; j < cols; j++)
+            g[p->transposed ? j * p->rows + i : i * cols + j] = straight[i * p->cols + first + j];
     free(straight);
     return g;
 }

@@ -1,5 +1,6 @@
-/* GPT-2 models against PyTorch and Transformers: logits, loss and every parameter's gradient, with
- * and without padding on their side; and ten steps of AdamW. See tests/fixtures/make_gpt.py. */
+/* Models of the family against PyTorch and Transformers: logits, loss and every parameter's
+ * gradient, with and without padding on their side; and ten steps of AdamW. See
+ * tests/fixtures/make_gpt.py. */
 #include "tests/testing.h"
 
 #include "tests/parity/gpt_fixture.h"
@@ -23,22 +24,28 @@ static double check(const float *a, const struct tensor *b)
     return difference;
 }
 
+/* Of all parameters. */
 static double check_gradients(struct fixture *f, const char *way)
 {
     double worst = 0;
-    const struct param_table *table = gpt_params(f->model);
-    for (int i = 0; i < table->n_params; i++) {
-        char *name = zf_format("%s.%s", way, table->params[i].name);
-        float *g = read_gradient(f->model, &table->params[i]);
-        worst = fmax(worst, check(g, find(f, name)));
+    size_t n_elements = 0;
+    for (int i = 0; i < safetensors_count(f->expected); i++) {
+        const struct tensor *t = safetensors_at(f->expected, i);
+        const char *name = gradient_name(t, way);
+        if (!name)
+            continue;
+        float *g = read_gradient(f->model, name, t);
+        worst = fmax(worst, check(g, t));
+        n_elements += t->n_elements;
         free(g);
-        free(name);
     }
+    assert_int_equal(n_elements, gpt_params(f->model)->n_parameters);
     return worst;
 }
 
-static void agrees(const char *name)
+static void agrees(void **state)
 {
+    const char *name = *state;
     struct fixture f = open_fixture(device_cpu(0), name, GPT_TRAIN);
     const char *const ways[] = {"single", "padded"};
     bool lm = gpt_get_config(f.model)->head == GPT_HEAD_LM;
@@ -59,36 +66,6 @@ static void agrees(const char *name)
         free(expected);
     }
     close_fixture(&f);
-}
-
-static void classifies_two(void **state)
-{
-    (void)state;
-    agrees("classify2");
-}
-
-static void classifies_three(void **state)
-{
-    (void)state;
-    agrees("classify3");
-}
-
-static void regresses(void **state)
-{
-    (void)state;
-    agrees("regress");
-}
-
-static void models_language(void **state)
-{
-    (void)state;
-    agrees("lm");
-}
-
-static void models_language_untied(void **state)
-{
-    (void)state;
-    agrees("lm-untied");
 }
 
 /* Ten steps. */
@@ -216,8 +193,9 @@ static double optimizer_step(struct optimizer *o, double lr)
     return norm;
 }
 
-static void follows(const char *name)
+static void follows(void **state)
 {
+    const char *name = *state;
     struct fixture f = open_fixture(device_cpu(0), name, GPT_TRAIN);
     struct optimizer o = optimizer_create(f.model);
     float losses[N_STEPS], norms[N_STEPS];
@@ -255,28 +233,21 @@ static void follows(const char *name)
     close_fixture(&f);
 }
 
-static void classifier_follows_ten_steps(void **state)
-{
-    (void)state;
-    follows("classify2");
-}
-
-static void language_model_follows_ten_steps(void **state)
-{
-    (void)state;
-    follows("lm");
-}
+static char *const cases[] = {"classify2",      "classify3",     "regress",        "lm",
+                              "lm-untied",      "llama-lm",      "llama-lm-tied",  "llama-classify",
+                              "llama-biased",   "llama-regress", "mistral",        "qwen2",
+                              "qwen2-classify", "qwen3",         "qwen3-classify", "smollm3"};
+static char *const long_cases[] = {"classify2", "lm", "llama-lm", "llama-classify",
+                                   "qwen3-classify"};
+#define N_CASES      (sizeof cases / sizeof *cases)
+#define N_LONG_CASES (sizeof long_cases / sizeof *long_cases)
 
 int main(void)
 {
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(classifies_two),
-        cmocka_unit_test(classifies_three),
-        cmocka_unit_test(regresses),
-        cmocka_unit_test(models_language),
-        cmocka_unit_test(models_language_untied),
-        cmocka_unit_test(classifier_follows_ten_steps),
-        cmocka_unit_test(language_model_follows_ten_steps),
-    };
+    struct CMUnitTest tests[N_CASES + N_LONG_CASES];
+    for (size_t i = 0; i < N_CASES; i++)
+        tests[i] = (struct CMUnitTest){cases[i], agrees, NULL, NULL, cases[i]};
+    for (size_t i = 0; i < N_LONG_CASES; i++)
+        tests[N_CASES + i] = (struct CMUnitTest){long_cases[i], follows, NULL, NULL, long_cases[i]};
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

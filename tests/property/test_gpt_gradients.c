@@ -67,26 +67,30 @@ static void make_example(struct example *e, enum gpt_head head, int first, int c
                               .scores = head == GPT_HEAD_REGRESS ? e->scores : NULL};
 }
 
-/* parts: NULL: GPT-2's. Of the size, what is about gradients and micro-batches. */
-static struct gpt *make_model_of(struct device *device, enum gpt_head head, float dropout,
-                                 struct gpt_size size, const struct gpt_parts *parts)
+static struct gpt_config small_config(const char *preset, enum gpt_head head, float dropout)
 {
     struct gpt_config c;
     struct zf_error err;
-    assert_works(gpt_config_preset(&c, "gpt", &err), err);
-    if (parts)
-        c.parts = *parts;
+    assert_works(gpt_config_preset(&c, preset, &err), err);
     c.vocab_size = VOCAB;
     c.n_positions = POSITIONS;
     c.n_embd = 24;
+    c.n_head = 3;
     c.n_inner = 56;
     c.initializer_range = 0.3f;
     c.embd_pdrop = c.attn_pdrop = c.resid_pdrop = dropout;
     c.head = head;
     c.num_labels = head == GPT_HEAD_REGRESS ? 1 : 3;
+    return c;
+}
+
+/* Of the size, what is about gradients and micro-batches. */
+static struct gpt *make_model_with(struct device *device, const struct gpt_config *config,
+                                   struct gpt_size size)
+{
     size.max_tokens = MAX_TOKENS;
     size.max_seqs = N_SEQS;
-    struct gpt *model = gpt_create(device, &c, &size);
+    struct gpt *model = gpt_create(device, config, &size);
     gpt_init_weights(model, 3);
     if (gpt_grad_data(model)) /* between parameters nobody writes */
         memset(gpt_grad_data(model), 0, gpt_params(model)->n_gradients * sizeof(float));
@@ -96,7 +100,8 @@ static struct gpt *make_model_of(struct device *device, enum gpt_head head, floa
 static struct gpt *make_model_on(struct device *device, enum gpt_head head, float dropout,
                                  enum gpt_mode mode)
 {
-    return make_model_of(device, head, dropout, (struct gpt_size){.mode = mode}, NULL);
+    const struct gpt_config c = small_config("gpt", head, dropout);
+    return make_model_with(device, &c, (struct gpt_size){.mode = mode});
 }
 
 static struct gpt *make_model(enum gpt_head head, float dropout)
@@ -221,21 +226,112 @@ static void language_model_agrees_with_differences(void **state)
     differences_agree(make_model(GPT_HEAD_LM, 0.2f), "language modelling");
 }
 
+/* What models of the family may differ in: GPT-2's block with one part changed, Llama's, and
+ * Llama's with more. */
+static const struct variant {
+    const char *title;
+    bool llama;
+    struct gpt_parts parts;
+    int n_kv_heads, head_dim, window, no_rope_interval;
+    enum rope_type rope;
+} variants[] = {
+    {.title = "GPT-2 without biases", .parts = {.learned_positions = true}},
+    {.title = "biases of q, k and v alone", .parts = {.qkv_bias = true}},
+    {.title = "biases of the projection alone", .parts = {.projection_bias = true}},
+    {.title = "biases of the MLP alone", .parts = {.mlp_bias = true}},
+    {.title = "RMSNorm", .parts = {.rms_norm = true, .learned_positions = true}},
+    {.title = "SwiGLU", .parts = {.swiglu = true, .learned_positions = true}},
+    {.title = "SwiGLU with biases", .parts = {.swiglu = true, .mlp_bias = true}},
+    {.title = "rotary positions", .parts = {.rotary = true}},
+    {.title = "shared keys", .parts = {.learned_positions = true}, .n_kv_heads = 1},
+    {.title = "wide heads", .parts = {.learned_positions = true}, .head_dim = 12},
+    {.title = "narrow heads", .parts = {.learned_positions = true}, .head_dim = 5},
+    {.title = "a window", .parts = {.learned_positions = true}, .window = 3},
+    {.title = "Llama", .llama = true},
+    {.title = "Llama with shared keys", .llama = true, .n_kv_heads = 1, .rope = ROPE_YARN},
+    {.title = "Qwen2", .llama = true, .parts = {.qkv_bias = true}, .n_kv_heads = 1},
+    {.title = "Qwen3", .llama = true, .parts = {.qk_norm = true}, .n_kv_heads = 1, .head_dim = 12},
+    {.title = "a block that does not turn", .llama = true, .no_rope_interval = 2},
+    {.title = "all of it",
+     .llama = true,
+     .parts = {.qkv_bias = true, .projection_bias = true, .mlp_bias = true, .qk_norm = true},
+     .n_kv_heads = 1,
+     .head_dim = 6,
+     .window = 4,
+     .rope = ROPE_LINEAR},
+};
+#define N_VARIANTS ((int)(sizeof variants / sizeof *variants))
+
+static struct gpt *make_variant(struct device *device, const struct variant *v, enum gpt_head head,
+                                float dropout, struct gpt_size size)
+{
+    struct gpt_config c = small_config(v->llama ? "llama" : "gpt", head, dropout);
+    c.parts = v->parts;
+    if (v->llama)
+        c.parts.rms_norm = c.parts.swiglu = c.parts.rotary = true;
+    if (v->parts.swiglu || v->llama)
+        c.activation_function = ACT_NONE;
+    c.n_kv_heads = v->n_kv_heads;
+    c.head_dim = v->head_dim;
+    c.window = v->window;
+    c.first_windowed = 1;
+    c.no_rope_interval = v->no_rope_interval;
+    c.rope = (struct rope){.type = v->rope,
+                           .theta = 100,
+                           .factor = 4,
+                           .original_positions = 16,
+                           .beta_fast = 4,
+                           .beta_slow = 1,
+                           .truncate = true};
+    return make_model_with(device, &c, size);
+}
+
+static int count_named(const struct gpt *model, const char *piece)
+{
+    int n = 0;
+    for (int i = 0; i < gpt_params(model)->n_params; i++)
+        n += strstr(gpt_params(model)->params[i].name, piece) != NULL;
+    return n;
+}
+
 /* Every parameter that is there has its gradient, and none is there that the parts rule out. */
-static void models_without_parts_agree_with_differences(void **state)
+static void models_of_other_parts_agree_with_differences(void **state)
 {
     (void)state;
-    for (int have = 0; have < 3; have++) {
-        const struct gpt_parts parts = {.linear_bias = have == 1, .learned_positions = have == 2};
-        struct gpt *model = make_model_of(device_cpu(0), GPT_HEAD_CLASSIFY, 0.2f,
-                                          (struct gpt_size){.mode = GPT_TRAIN}, &parts);
-        const struct param_table *table = gpt_params(model);
-        bool bias = params_find(table, "transformer.h.1.mlp.c_fc.bias");
-        bool wpe = params_find(table, "transformer.wpe.weight");
-        assert_int_equal(bias, parts.linear_bias);
-        assert_int_equal(wpe, parts.learned_positions);
-        differences_agree(model, have == 1 ? "no positions" : have == 2 ? "no biases" : "neither");
+    for (int i = 0; i < N_VARIANTS; i++) {
+        const struct variant *v = &variants[i];
+        const enum gpt_head head = i % 2 ? GPT_HEAD_LM : GPT_HEAD_CLASSIFY;
+        struct gpt *model =
+            make_variant(device_cpu(0), v, head, 0.2f, (struct gpt_size){.mode = GPT_TRAIN});
+        const struct gpt_parts *parts = &gpt_get_config(model)->parts;
+        const int n_layer = gpt_get_config(model)->n_layer;
+        const int biases = 1 * parts->qkv_bias + parts->projection_bias + 2 * parts->mlp_bias +
+                           2 * !parts->rms_norm;
+        assert_int_equal(count_named(model, ".bias"), n_layer * biases + !parts->rms_norm);
+        assert_int_equal(count_named(model, "wpe"), parts->learned_positions);
+        assert_int_equal(count_named(model, "k_norm"), n_layer * parts->qk_norm);
+        differences_agree(model, v->title);
     }
+}
+
+/* Changes of the model that the loss must feel, one by one. */
+static void each_part_is_felt(void **state)
+{
+    (void)state;
+    double loss[N_VARIANTS];
+    struct example *e = new_example(1);
+    make_example(e, GPT_HEAD_LM, 0, N_SEQS);
+    for (int i = 0; i < N_VARIANTS; i++) {
+        struct gpt *model = make_variant(device_cpu(0), &variants[i], GPT_HEAD_LM, 0,
+                                         (struct gpt_size){.mode = GPT_EVALUATE});
+        loss[i] = gpt_evaluate(model, &e->batch, NULL);
+        for (int k = 0; k < i; k++) /* biases begin at 0 */
+            if (fabs(loss[i] - loss[k]) < 1e-6 * loss[i] &&
+                (variants[i].llama || variants[i].parts.learned_positions))
+                fail_msg("%s and %s have the same loss", variants[i].title, variants[k].title);
+        gpt_destroy(model);
+    }
+    free(e);
 }
 
 /* One batch of six sequences, and the same as 3 + 3 and 1 + 5 with an empty one between. */
@@ -314,10 +410,14 @@ static void collect_gradient(void *context, int layer)
  * once. size.micro_batches of them go together. */
 #define MICRO_BATCHES 3
 
-static struct collected one_step(struct device *device, enum gpt_head head, struct gpt_size size,
+/* v: NULL: GPT-2 as it is */
+static struct collected one_step(const struct variant *v, enum gpt_head head, struct gpt_size size,
                                  double *loss)
 {
-    struct gpt *model = make_model_of(device, head, 0.3f, size, NULL);
+    struct device *device = device_cpu(0);
+    const struct gpt_config gpt2 = small_config("gpt", head, 0.3f);
+    struct gpt *model =
+        v ? make_variant(device, v, head, 0.3f, size) : make_model_with(device, &gpt2, size);
     struct collected c = {.model = model};
     struct example *e[MICRO_BATCHES];
     struct batch batches[MICRO_BATCHES];
@@ -348,41 +448,48 @@ static struct collected one_step(struct device *device, enum gpt_head head, stru
     return c;
 }
 
+/* v: as for one_step */
+static void ways_give_the_same_bits(const struct variant *v, enum gpt_head head)
+{
+    static const int order[] = {3, ~3, 2, ~2, 1, ~1, 0, ~0};
+    static const int tied_order[] = {3, 0, ~3, 2, ~2, 1, ~1, ~0};
+    double loss, again;
+    struct gpt_size size = {.mode = GPT_TRAIN};
+    struct collected apart = one_step(v, head, size, &loss);
+    const bool tied = head == GPT_HEAD_LM && gpt_get_config(apart.model)->tie_word_embeddings;
+    for (int way = 0; way < 7; way++) {
+        const bool together = way < 6;
+        size = (struct gpt_size){.micro_batches = together ? MICRO_BATCHES : 1,
+                                 .gradient_slots = together ? way / 2 : 0,
+                                 .mode = way % 2 ? GPT_TRAIN : GPT_TRAIN_RECOMPUTE};
+        struct collected c = one_step(v, head, size, &again);
+        const struct param_table *t = gpt_params(c.model);
+        /* a tied head's gradient is summed over micro-batches before the embeddings' */
+        size_t skipped = tied && together ? t->params[1].offset : 0;
+        assert_true(loss > 0 && loss == again);
+        assert_memory_equal(apart.gradients + skipped, c.gradients + skipped,
+                            (t->n_elements - skipped) * sizeof(float));
+        assert_int_equal(c.n, 8);
+        if (together)
+            assert_memory_equal(c.order, tied ? tied_order : order, sizeof order);
+        for (size_t k = 0; k < skipped; k++)
+            assert_true(fabsf(apart.gradients[k] - c.gradients[k]) < 1e-5f);
+        free(c.gradients);
+        gpt_destroy(c.model);
+    }
+    free(apart.gradients);
+    gpt_destroy(apart.model);
+}
+
 /* Micro-batches apart or together, blocks with gradients of their own or taking turns, activations
  * kept or computed again. */
 static void every_way_gives_the_same_bits(void **state)
 {
     (void)state;
     static const enum gpt_head heads[] = {GPT_HEAD_CLASSIFY, GPT_HEAD_REGRESS, GPT_HEAD_LM};
-    static const int order[] = {3, ~3, 2, ~2, 1, ~1, 0, ~0};
-    static const int tied[] = {3, 0, ~3, 2, ~2, 1, ~1, ~0};
-    struct device *device = device_cpu(0);
     for (int i = 0; i < 3; i++) {
-        double loss, again;
-        struct gpt_size size = {.mode = GPT_TRAIN};
-        struct collected apart = one_step(device, heads[i], size, &loss);
-        for (int way = 0; way < 7; way++) {
-            const bool together = way < 6;
-            size = (struct gpt_size){.micro_batches = together ? MICRO_BATCHES : 1,
-                                     .gradient_slots = together ? way / 2 : 0,
-                                     .mode = way % 2 ? GPT_TRAIN : GPT_TRAIN_RECOMPUTE};
-            struct collected c = one_step(device, heads[i], size, &again);
-            const struct param_table *t = gpt_params(c.model);
-            /* a tied head's gradient is summed over micro-batches before the embeddings' */
-            size_t skipped = heads[i] == GPT_HEAD_LM && together ? t->params[1].offset : 0;
-            assert_true(loss > 0 && loss == again);
-            assert_memory_equal(apart.gradients + skipped, c.gradients + skipped,
-                                (t->n_elements - skipped) * sizeof(float));
-            assert_int_equal(c.n, 8);
-            if (together)
-                assert_memory_equal(c.order, heads[i] == GPT_HEAD_LM ? tied : order, sizeof order);
-            for (size_t k = 0; k < skipped; k++)
-                assert_true(fabsf(apart.gradients[k] - c.gradients[k]) < 1e-5f);
-            free(c.gradients);
-            gpt_destroy(c.model);
-        }
-        free(apart.gradients);
-        gpt_destroy(apart.model);
+        ways_give_the_same_bits(NULL, heads[i]);
+        ways_give_the_same_bits(&variants[N_VARIANTS - 1], heads[i]);
     }
 }
 
@@ -396,9 +503,8 @@ static void *count_allocation(size_t bytes)
     return device_cpu(0)->allocate(bytes);
 }
 
-static void memory_is_as_measured(void **state)
+static void memory_of(const struct gpt_config *config)
 {
-    (void)state;
     static const enum gpt_mode modes[] = {GPT_TRAIN, GPT_TRAIN_RECOMPUTE, GPT_EVALUATE};
     struct device device = *device_cpu(0);
     size_t before = SIZE_MAX;
@@ -406,7 +512,7 @@ static void memory_is_as_measured(void **state)
     for (int i = 0; i < 3; i++) {
         struct memory_use use = {0};
         allocated = 0;
-        struct gpt *model = make_model_on(&device, GPT_HEAD_LM, 0, modes[i]);
+        struct gpt *model = make_model_with(&device, config, (struct gpt_size){.mode = modes[i]});
         const struct gpt_size size = {
             .max_tokens = MAX_TOKENS, .max_seqs = N_SEQS, .mode = modes[i]};
         gpt_measure(&device, gpt_get_config(model), &size, &use);
@@ -418,6 +524,16 @@ static void memory_is_as_measured(void **state)
         before = use.activations;
         gpt_destroy(model);
     }
+}
+
+static void memory_is_as_measured(void **state)
+{
+    (void)state;
+    const struct gpt_config gpt2 = small_config("gpt", GPT_HEAD_LM, 0);
+    struct gpt_config llama = small_config("llama", GPT_HEAD_LM, 0);
+    llama.parts.qk_norm = true;
+    memory_of(&gpt2);
+    memory_of(&llama);
 }
 
 /* Inside a step the host waits for nothing but a slot for the batch, of which there are two. */
@@ -692,7 +808,8 @@ int main(void)
         cmocka_unit_test(classifier_agrees_with_differences),
         cmocka_unit_test(regression_agrees_with_differences),
         cmocka_unit_test(language_model_agrees_with_differences),
-        cmocka_unit_test(models_without_parts_agree_with_differences),
+        cmocka_unit_test(models_of_other_parts_agree_with_differences),
+        cmocka_unit_test(each_part_is_felt),
         cmocka_unit_test(cut_into_micro_batches_does_not_matter),
         cmocka_unit_test(every_way_gives_the_same_bits),
         cmocka_unit_test(memory_is_as_measured),

@@ -53,7 +53,7 @@ static void count_attention_backward(struct stream *s, void *dqkv, const void *d
     real->attention_backward(s, dqkv, dout, qkv, out, lse, rows, attention);
 }
 
-static struct train_job job_of(struct device *device, enum gpt_head head)
+static struct train_job job_of_preset(struct device *device, enum gpt_head head, const char *preset)
 {
     struct zf_error err;
     struct train_job job = {.device = device,
@@ -63,11 +63,16 @@ static struct train_job job_of(struct device *device, enum gpt_head head)
                             .warm_up = 4,
                             .steps = 8,
                             .lr = 1e-3f};
-    assert_works(gpt_config_preset(&job.config, "gpt", &err), err);
+    assert_works(gpt_config_preset(&job.config, preset, &err), err);
     job.config.n_layer = 3;
     job.config.vocab_size = 128; /* no padding among the logits */
     job.config.head = head;
     return job;
+}
+
+static struct train_job job_of(struct device *device, enum gpt_head head)
+{
+    return job_of_preset(device, head, "gpt");
 }
 
 static struct train_method method_of(float topk_ratio, int interval, int lag, bool stagger)
@@ -91,7 +96,8 @@ static void flops_are_those_of_the_products(void **state)
 {
     (void)state;
     const enum gpt_head heads[] = {GPT_HEAD_LM, GPT_HEAD_CLASSIFY};
-    for (int i = 0; i < 2; i++) {
+    for (int i = 0; i < 4; i++) {
+        const enum gpt_head head = heads[i % 2];
         struct device device = *device_cpu(1);
         struct ops ops = *device.ops;
         real = device.ops;
@@ -99,7 +105,7 @@ static void flops_are_those_of_the_products(void **state)
         ops.attention_forward = count_attention_forward;
         ops.attention_backward = count_attention_backward;
         device.ops = &ops;
-        struct train_job job = job_of(&device, heads[i]);
+        struct train_job job = job_of_preset(&device, head, i < 2 ? "gpt" : "llama");
         train_data_make(&job, lengths, LENGTHS, 1);
         struct gpt *model = gpt_create(
             &device, &job.config,
@@ -108,12 +114,12 @@ static void flops_are_those_of_the_products(void **state)
         const int index[LENGTHS] = {0, 1, 2};
         gpt_init_weights(model, 1);
         batch_init(&batch, 20, LENGTHS);
-        batch_fill(&batch, &job.data, index, LENGTHS, 0, heads[i] == GPT_HEAD_LM ? 0 : 2);
+        batch_fill(&batch, &job.data, index, LENGTHS, 0, head == GPT_HEAD_LM ? 0 : 2);
         counted = 0;
         gpt_train(model, &batch, 1, &(struct gpt_step){.scale = 1, .seed = 1, .step = 1});
         double expected = train_flops(&job.config, lengths, LENGTHS);
         if (fabs(counted - expected) > 1e-9 * expected)
-            fail_msg("head %d: %.0f FLOPs were done, train_flops says %.0f", i, counted, expected);
+            fail_msg("case %d: %.0f FLOPs were done, train_flops says %.0f", i, counted, expected);
         batch_free(&batch);
         gpt_destroy(model);
         comm_destroy(job.comm);

@@ -291,6 +291,42 @@ static void a_head_for_other_labels_is_replaced(void **state)
     gpt_destroy(other);
 }
 
+/* Every tensor of Transformers' file is written again, with its name, shape and bits: several of
+ * them are one parameter. */
+static void writes_the_tensors_that_it_read(void **state)
+{
+    (void)state;
+    static const char *const names[] = {"llama-biased", "llama-lm-tied", "qwen2", "qwen3",
+                                        "classify3"};
+    struct zf_error err;
+    bool head_is_new;
+    char *written = zf_format("%s/model.safetensors", directory);
+    for (size_t i = 0; i < sizeof names / sizeof *names; i++) {
+        char *from = zf_format(FIXTURES "%s", names[i]);
+        char *path = zf_format("%s/model.safetensors", from);
+        struct gpt *model = load(from, &head_is_new);
+        assert_works(gpt_save(model, directory, NULL, &err), err);
+        struct safetensors *a = safetensors_open(path, &err);
+        struct safetensors *b = safetensors_open(written, &err);
+        assert_true(a && b && !head_is_new);
+        assert_int_equal(safetensors_count(a), safetensors_count(b));
+        for (int k = 0; k < safetensors_count(a); k++) {
+            const struct tensor *t = safetensors_at(a, k), *u = safetensors_find(b, t->name);
+            if (!u)
+                fail_msg("%s has no %s", written, t->name);
+            assert_int_equal(t->n_dims, u->n_dims);
+            assert_memory_equal(t->shape, u->shape, sizeof *t->shape * (size_t)t->n_dims);
+            assert_memory_equal(t->data, u->data, t->n_elements * sizeof(float));
+        }
+        safetensors_close(a);
+        safetensors_close(b);
+        gpt_destroy(model);
+        free(from);
+        free(path);
+    }
+    free(written);
+}
+
 static void refused(const struct gpt_config *c, const char *from, const char *piece)
 {
     struct zf_error err;
@@ -341,6 +377,51 @@ static void refuses_what_does_not_fit(void **state)
     refused(&c, "/nonexistent", "/nonexistent/model.safetensors: cannot be read");
 }
 
+/* In a folder that has no others. */
+static void says_how_to_convert_pickled_weights(void **state)
+{
+    (void)state;
+    struct gpt_config c;
+    struct zf_error err;
+    char folder[] = "/tmp/zf-test-pickled-XXXXXX";
+    assert_non_null(mkdtemp(folder));
+    char *path = zf_format("%s/pytorch_model.bin", folder);
+    assert_works(file_write(path, "PK", 2, &err), err);
+    assert_works(gpt_config_load(&c, FIXTURES "llama-biased", &err), err);
+    refused(&c, folder,
+            "/pytorch_model.bin is not read, but model.safetensors beside it is; this "
+            "makes it: cd '/tmp/");
+    assert_works(file_remove_directory(folder, &err), err);
+    free(path);
+}
+
+static void refuses_pieces_that_do_not_fit(void **state)
+{
+    (void)state;
+    struct gpt_config c;
+    struct zf_error err;
+    const char *from = FIXTURES "llama-biased";
+    assert_works(gpt_config_load(&c, from, &err), err);
+    struct gpt_config changed = c;
+    changed.n_kv_heads = 2;
+    refused(&changed, from,
+            "layers.0.self_attn.k_proj.weight has the shape (40, 16), but config.json makes it "
+            "(20, 16)");
+    changed = c;
+    changed.n_inner = 25;
+    refused(&changed, from, "mlp.gate_proj.weight has the shape (24, 16), but config.json makes");
+    changed = c;
+    changed.parts.qkv_bias = false;
+    refused(&changed, from, "_proj.bias of shape (40) is not part of a Llama of the 2 layers");
+    changed = c;
+    changed.n_layer = 3;
+    refused(&changed, from,
+            "tensor model.layers.2.input_layernorm.weight of shape (16) is missing");
+    changed = c;
+    changed.parts.qk_norm = true;
+    refused(&changed, from, "tensor model.layers.0.self_attn.q_norm.weight of shape (10) is miss");
+}
+
 static void refuses_whole_numbers(void **state)
 {
     (void)state;
@@ -377,10 +458,13 @@ int main(void)
         cmocka_unit_test(loads_every_form),
         cmocka_unit_test(heads_are_input_major),
         cmocka_unit_test(loads_what_it_saves),
+        cmocka_unit_test(writes_the_tensors_that_it_read),
         cmocka_unit_test(refuses_to_save_what_is_not_finite),
         cmocka_unit_test(a_language_model_becomes_a_classifier),
         cmocka_unit_test(a_head_for_other_labels_is_replaced),
         cmocka_unit_test(refuses_what_does_not_fit),
+        cmocka_unit_test(refuses_pieces_that_do_not_fit),
+        cmocka_unit_test(says_how_to_convert_pickled_weights),
         cmocka_unit_test(refuses_whole_numbers),
     };
     int failed = cmocka_run_group_tests(tests, NULL, NULL);
