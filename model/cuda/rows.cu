@@ -8,6 +8,8 @@
 #include "model/cuda/batch.cuh"
 #include "model/cuda/cuda_ops.h"
 
+#include <assert.h>
+
 #define BLOCK 256
 
 /* The grid of operators that run on side streams, beside the model's kernels, is ROW_SIDE_BLOCKS. A
@@ -227,40 +229,34 @@ __device__ static inline void show_piece(bf16 *__restrict__ value, const float *
     }
 }
 
-/* Limit: memory. Reads 4 bytes for each element whose state is on the device and writes 2; with
- * `from_home` the link for all others. */
-template <typename From>
-__global__ static void __launch_bounds__(BLOCK) show_kernel(matrix_batch batch, int from_home)
+/* Limit: memory. Reads 4 bytes for each element whose state is on the device and writes 2. */
+__global__ static void __launch_bounds__(BLOCK) show_kernel(matrix_batch batch)
 {
     piece_walk walk = {};
     for (int piece = first_piece(); piece < batch.n_pieces; piece += piece_stride()) {
         const row_piece at = piece_at(batch, piece, walk);
         const matrix_rows &m = *at.matrix;
         const unsigned char place = m.place[at.row];
-        const size_t row = (size_t)at.row * m.cols;
-        bf16 *value = (bf16 *)m.values + row;
-        if ((place == CHANNEL_IMPORTANT || place == CHANNEL_RESIDENT) && !m.visiting) {
-            const float *master = m.master + (size_t)m.slot[at.row] * m.cols;
-            if (fits_pack<4>(value, 8, m.cols) && fits_pack<4>(master, 16, m.cols))
-                show_piece<4>(value, master, at.first, at.last);
-            else
-                show_piece<1>(value, master, at.first, at.last);
-        } else if (from_home) {
-            transfer_piece<1, false>(value, (const From *)m.home + row, at.first, at.last, 1);
-        }
+        if ((place != CHANNEL_IMPORTANT && place != CHANNEL_RESIDENT) || m.visiting)
+            continue;
+        bf16 *value = (bf16 *)m.values + (size_t)at.row * m.cols;
+        const float *master = m.master + (size_t)m.slot[at.row] * m.cols;
+        if (fits_pack<4>(value, 8, m.cols) && fits_pack<4>(master, 16, m.cols))
+            show_piece<4>(value, master, at.first, at.last);
+        else
+            show_piece<1>(value, master, at.first, at.last);
     }
 }
 
+/* Parameters are bf16 here and on the host: what comes from there is copied. */
 void cuda_show_rows(struct stream *s, const struct matrix_batch *batch, enum dtype dtype,
                     bool from_home)
 {
-    const int blocks = blocks_for(batch->n_pieces, 8 * cuda_multiprocessors());
-    if (batch->n_pieces == 0)
-        return;
-    if (dtype == DTYPE_F32)
-        LAUNCH((show_kernel<float>), blocks, BLOCK, 0, s, *batch, from_home);
-    else
-        LAUNCH((show_kernel<bf16>), blocks, BLOCK, 0, s, *batch, from_home);
+    assert(dtype == DTYPE_BF16 && !from_home);
+    (void)dtype, (void)from_home;
+    if (batch->n_pieces > 0)
+        LAUNCH(show_kernel, blocks_for(batch->n_pieces, 8 * cuda_multiprocessors()), BLOCK, 0, s,
+               *batch);
 }
 
 /* Limit: memory, or the link. Reads and writes each byte once. W halves of a word are a pack,

@@ -86,8 +86,8 @@ typedef void op_send_rows(struct stream *s, const struct matrix_batch *batch,
 typedef void op_receive_rows(struct stream *s, const struct matrix_batch *batch, enum dtype dtype,
                              const struct channel_set *set);
 /* Fills slots, of matrices that stream: values = master of channels whose state is on the device,
- * rounded to bf16 if `dtype` is BF16; and if `from_home`, of all others values = home, which is of
- * that dtype. */
+ * rounded to bf16 if `dtype` is BF16; and if `from_home`, of all others values = home. dtype:
+ * home's; from_home: only where that is not the device's, else home is copied. */
 typedef void op_show_rows(struct stream *s, const struct matrix_batch *batch, enum dtype dtype,
                           bool from_home);
 /* dst[dst_row[i]] = src[src_row[i]] for i < n: rows of row_bytes bytes each, a multiple of 2.
