@@ -48,6 +48,7 @@ same() {
     tail -n 1 "$scratch/check.log"
 }
 same sample data/sample/SST-2/dev.tsv
+same llama data/sample/SST-2/dev.tsv --config_name llama
 shared=$root/../shared
 if [ -d "$shared/glue/SST-2" ]; then
     same glue "$shared/glue/SST-2/dev.tsv" --data_dir "$shared/glue" \
