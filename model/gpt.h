@@ -41,8 +41,8 @@ struct gpt_config {
     int n_inner;    /* width of the MLP; of GPT-2 4 * n_embd where the file says null */
     enum activation activation_function;
     struct rope rope;     /* of rotary positions */
-    bool rope_parameters; /* config.json has them under that key, as Transformers 5 writes
-                                    it, and not as rope_theta and rope_scaling */
+    bool rope_parameters; /* config.json has them under that key, as Transformers 5 writes it,
+                                   and not as rope_theta and rope_scaling */
     int no_rope_interval; /* of so many blocks the last one's q and k do not turn; 0: all do */
     int window, first_windowed; /* tokens that attention sees from this block on; 0: all */
     float layer_norm_epsilon;   /* of RMSNorm too */

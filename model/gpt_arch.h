@@ -10,8 +10,8 @@
  * heads. */
 enum gpt_block_pair {
     LN_1,
-    QKV, /* (C, (H + 2K) D) q's columns, then k's, then v's */
-    Q_NORM,
+    QKV,      /* (C, (H + 2K) D) q's columns, then k's, then v's */
+    Q_NORM,   /* (D) */
     K_NORM,   /* (D) */
     ATT_PROJ, /* (H D, C) */
     LN_2,

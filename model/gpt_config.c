@@ -396,22 +396,28 @@ static bool read_rope_scaling(struct gpt_config *c, const struct json_file *f, c
                             1.001 * rope->low_freq_factor, err);
 }
 
+static bool turns_whole_heads(const struct json_file *f, const char *key, struct zf_error *err)
+{
+    float share = 1;
+    return json_get_float(f, key, &share, err) &&
+           (share == 1 || json_fail(f, key, "1: all of a head turns", err));
+}
+
 /* Transformers 5 writes one object, rope_parameters; those before it rope_theta, and rope_scaling
  * where there is such. */
 static bool read_rope(struct gpt_config *c, const struct json_file *f, struct zf_error *err)
 {
-    float whole = 1, theta = (float)c->rope.theta;
+    float theta = (float)c->rope.theta;
     c->rope_parameters =
         json_find(f, "rope_parameters") && !json_is_null(json_find(f, "rope_parameters"));
     const char *object = c->rope_parameters ? "rope_parameters" : "rope_scaling";
     if (!json_get_float(f, "rope_theta", &theta, err) ||
-        !json_get_float(f, "partial_rotary_factor", &whole, err))
+        !turns_whole_heads(f, "partial_rotary_factor", err) ||
+        !turns_whole_heads(f, "rope_parameters.partial_rotary_factor", err))
         return false;
     c->rope.theta = (double)theta;
     if (!(theta > 1))
         return json_fail(f, "rope_theta", "a number above 1", err);
-    if (whole != 1)
-        return json_fail(f, "partial_rotary_factor", "1: all of a head turns", err);
     if (c->rope_parameters &&
         !read_rope_number(f, object, "rope_theta", &c->rope.theta, 1.001, err))
         return false;

@@ -51,6 +51,7 @@ same sample data/sample/SST-2/dev.tsv
 for shape in llama2 mistral; do # with a token in front of each sentence
     same "$shape" data/sample/SST-2/dev.tsv --tokenizer_name "tests/fixtures/tokenizer/shapes/$shape"
 done
+same llama data/sample/SST-2/dev.tsv --config_name llama
 shared=$root/../shared
 if [ -d "$shared/glue/SST-2" ]; then
     same glue "$shared/glue/SST-2/dev.tsv" --data_dir "$shared/glue" \

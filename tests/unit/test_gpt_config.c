@@ -126,6 +126,8 @@ static void refuses_by_a_sentence(void **state)
         {LLAMA "\"rms_norm_eps\": 0}", "rms_norm_eps is 0"},
         {LLAMA "\"pretraining_tp\": 2}", "pretraining_tp is 2, but it is 1"},
         {LLAMA "\"partial_rotary_factor\": 0.5}", "partial_rotary_factor is 0.5, but it is 1"},
+        {LLAMA "\"rope_parameters\": {\"partial_rotary_factor\": 0.5}}",
+         "rope_parameters.partial_rotary_factor is 0.5, but it is 1"},
         {LLAMA "\"rope_theta\": 1}", "rope_theta is 1, but it is a number above 1"},
         {LLAMA "\"rope_scaling\": 3}", "rope_scaling is 3, but it is an object or null"},
         {LLAMA "\"rope_scaling\": {\"type\": \"dynamic\", \"factor\": 2}}",
