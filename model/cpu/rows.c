@@ -61,9 +61,8 @@ static void take(const struct matrix_rows *m, int first, int last, const void *a
     for (int i = first; i < last; i++) {
         const size_t at = (size_t)i * m->cols, bytes = sizeof(float) * m->cols;
         const float *row = m->gradient + at;
-        const bool waits = m->place[i] == CHANNEL_IMPORTANT || m->place[i] == CHANNEL_RESIDENT;
         m->norms[i] = sum_squares(row, m->cols);
-        if (waits)
+        if (channel_has_slot(m->place[i]))
             memcpy(m->waiting + (size_t)m->slot[i] * m->cols, row, bytes);
         else if (dtype == DTYPE_F32)
             memcpy((float *)m->deferred + at, row, bytes);
@@ -215,9 +214,8 @@ static void show(const struct matrix_rows *m, int first, int last, const void *a
     const struct filling *f = argument;
     for (int i = first; i < last; i++) {
         const size_t at = (size_t)i * m->cols;
-        const bool is_here = m->place[i] == CHANNEL_IMPORTANT || m->place[i] == CHANNEL_RESIDENT;
         float *value = (float *)m->values + at;
-        if (is_here && !m->visiting) {
+        if (channel_has_slot(m->place[i]) && !m->visiting) {
             const float *master = m->master + (size_t)m->slot[i] * m->cols;
             if (f->dtype == DTYPE_BF16)
                 round_parameters(value, master, m->cols);

@@ -24,6 +24,12 @@ struct adamw {
  * One that is resident is never chosen: it stays on the device. */
 enum channel_place { CHANNEL_DEFERRED, CHANNEL_IMPORTANT, CHANNEL_LEAVING, CHANNEL_RESIDENT };
 
+/* Whether a channel there has its state on the device, in a slot. */
+static inline bool channel_has_slot(unsigned char place)
+{
+    return place == CHANNEL_IMPORTANT || place == CHANNEL_RESIDENT;
+}
+
 /* Some channels (rows) of every matrix: the deferred ones whose group is in `groups`, with those
  * that are leaving or without. */
 struct channel_set {

@@ -328,9 +328,7 @@ static void show_rows(struct stream *s, const struct matrix_batch *batch, enum d
     for (int i = 0; i < batch->n; i++) {
         const struct matrix_rows *m = &batch->matrices[i];
         for (int row = 0; row < m->n_rows && !m->visiting; row++)
-            elements += m->place[row] == CHANNEL_IMPORTANT || m->place[row] == CHANNEL_RESIDENT
-                            ? m->cols
-                            : 0;
+            elements += channel_has_slot(m->place[row]) ? m->cols : 0;
     }
     plan_operate(s, "show rows", OTHER, cost_convert(element(s), elements), false);
 }

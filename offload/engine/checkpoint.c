@@ -284,19 +284,17 @@ static bool load_groups(struct engine *e, const struct piece *p, struct zf_error
     for (int j = 0; j < e->windows.interval; j++) {
         int32_t f[GROUP_FIELDS];
         memcpy(f, (const char *)t->data + sizeof f * (size_t)j, sizeof f);
-        e->windows.groups[j] =
-            (struct group){.engine = e,
-                           .index = j,
-                           .open_steps = f[0],
-                           .oldest = f[1],
-                           .in_flight = f[2],
-                           .due = f[3],
-                           .oldest_in_flight = f[4],
-                           .closing_steps = f[5],
-                           .has_leaving = f[6],
-                           .update = {.layers = e->windows.groups[j].update.layers},
-                           .commit = {.layers = e->windows.groups[j].commit.layers},
-                           .received = e->windows.groups[j].received};
+        struct group *g = &e->windows.groups[j];
+        *g = windows_anew(g);
+        g->engine = e;
+        g->index = j;
+        g->open_steps = f[0];
+        g->oldest = f[1];
+        g->in_flight = f[2];
+        g->due = f[3];
+        g->oldest_in_flight = f[4];
+        g->closing_steps = f[5];
+        g->has_leaving = f[6];
     }
     memcpy(e->observed.important_norm, norms->data, sizeof(double) * n);
     memcpy(e->observed.deferred_norm, (const char *)norms->data + sizeof(double) * n,

@@ -475,7 +475,9 @@ void windows_wait_commits(struct engine *e, int layer);
 void windows_wait(struct engine *e);
 /* Starts a new schedule of windows with this step; none may be open or in flight. */
 void windows_begin(struct engine *e, int interval, int lag, int first_step);
-/* No window is open, no host work under way. */
+/* A group as it was made: no window is open, no host work under way. */
+struct group windows_anew(const struct group *g);
+/* All groups are like that. */
 void windows_forget(struct engine *e);
 /* Closes and applies everything that is open. */
 void windows_flush(struct engine *e, struct step_report *report);

@@ -92,6 +92,14 @@ static void fill_first(struct engine *e)
             fill(e, layer);
 }
 
+/* The compute stream waits for what is on its way to a layer. */
+static void await(struct engine *e, int layer)
+{
+    if (e->streams.arriving[layer])
+        e->device->event_order(e->device->compute, e->streams.arrived[layer]);
+    e->streams.arriving[layer] = false;
+}
+
 void engine_before_layer(struct engine *e, int layer)
 {
     struct parameters *p = &e->parameters;
@@ -99,9 +107,7 @@ void engine_before_layer(struct engine *e, int layer)
     p->last = layer;
     if (streams_layer(e, layer))
         fill(e, layer);
-    if (e->streams.arriving[layer])
-        e->device->event_order(e->device->compute, e->streams.arrived[layer]);
-    e->streams.arriving[layer] = false;
+    await(e, layer);
     if (layer == 0)
         fill_first(e);
 }
@@ -119,11 +125,8 @@ void engine_after_layer(struct engine *e, int layer)
 
 void engine_settle(struct engine *e)
 {
-    for (int layer = 0; layer < e->table->n_layers; layer++) {
-        if (e->streams.arriving[layer])
-            e->device->event_order(e->device->compute, e->streams.arrived[layer]);
-        e->streams.arriving[layer] = false;
-    }
+    for (int layer = 0; layer < e->table->n_layers; layer++)
+        await(e, layer);
 }
 
 size_t parameters_take_bytes(struct engine *e)

@@ -148,8 +148,7 @@ static void count_step(struct engine *e, struct step_report *report)
     plan_host_loop(e->device->plan, (size_t)e->list.n + (e->ranks > 1 ? e->n_channels : 0));
     if (e->ranks > 1)
         for (size_t c = 0; c < e->n_channels; c++)
-            if (e->selection.place[c] == CHANNEL_IMPORTANT ||
-                e->selection.place[c] == CHANNEL_RESIDENT)
+            if (channel_has_slot(e->selection.place[c]))
                 sharing_note(e, c);
     if (e->host.workers)
         windows_count_step(e, e->norms.summary_host->factor, report);

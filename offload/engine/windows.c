@@ -384,13 +384,18 @@ void windows_begin(struct engine *e, int interval, int lag, int first_step)
     selection_count(e);
 }
 
+struct group windows_anew(const struct group *g)
+{
+    return (struct group){.update = {.layers = g->update.layers},
+                          .commit = {.layers = g->commit.layers},
+                          .received = g->received};
+}
+
 void windows_forget(struct engine *e)
 {
     struct windows *w = &e->windows;
     for (int j = 0; j < ENGINE_MAX_INTERVAL; j++)
-        w->groups[j] = (struct group){.update = {.layers = w->groups[j].update.layers},
-                                      .commit = {.layers = w->groups[j].commit.layers},
-                                      .received = w->groups[j].received};
+        w->groups[j] = windows_anew(&w->groups[j]);
     w->accumulation.begun = false;
     windows_begin(e, 1, 0, 0);
 }
