@@ -81,7 +81,10 @@ static double product_rate(const struct measuring *m, struct product_run *r, int
     };
     double seconds = machine_seconds(m, run_product, r);
     seconds = fmax(seconds - m->machine->latency, seconds / LEAST_SHARE);
-    return 2 * side[0] * side[1] * side[2] / seconds;
+    const double rate = 2 * side[0] * side[1] * side[2] / seconds;
+    return m->machine->is_cpu ? rate / device_cpu_product_share(r->product.m, r->product.n,
+                                                                (int)m->machine->threads)
+                              : rate;
 }
 
 void machine_measure_products(const struct measuring *m)

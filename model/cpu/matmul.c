@@ -66,6 +66,13 @@ static struct tiles cut(int m, int n)
     }
 }
 
+double device_cpu_product_share(int m, int n, int n_threads)
+{
+    const struct tiles t = cut(m, n);
+    const int n_tiles = t.n_down * t.n_across;
+    return (double)n_tiles / (divide_up(n_tiles, n_threads) * n_threads);
+}
+
 static bool is_plain(const struct matmul *p)
 {
     return !p->bias && !p->pre && p->act == ACT_NONE;

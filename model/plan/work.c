@@ -90,12 +90,10 @@ void plan_operate(struct stream *s, const char *name, const char *what, struct o
 
 static double product_seconds(const struct machine *m, const struct matmul *p, double flops)
 {
+    const int kind = p->trans_a ? 1 : p->trans_b ? 2 : 0;
+    const double share = m->is_cpu ? device_cpu_product_share(p->m, p->n, (int)m->threads) : 1;
     if (m->products.n_sides > 0)
-        return flops / machine_product_rate(&m->products,
-                                            p->trans_a   ? 1
-                                            : p->trans_b ? 2
-                                                         : 0,
-                                            p->m, p->n, p->k);
+        return flops / (share * machine_product_rate(&m->products, kind, p->m, p->n, p->k));
     double full = p->m / (p->m + m->half_m) * p->n / (p->n + m->half_n) * p->k / (p->k + m->half_k);
     return flops / (m->product_rate * full);
 }

@@ -85,7 +85,7 @@ class Bench:
 
     def measure(self, ranks, threads, rounds, path):
         run(self.launch(ranks) + [self.program, "machine", "--device", "cpu", "--rounds", str(rounds),
-                                  "--sizes", "4", "--json", path], threads)
+                                  "--json", path], threads)
 
     def train(self, launch, threads, options):
         path = os.path.join(self.scratch, "train.json")
