@@ -33,8 +33,9 @@ struct matrix_rows {
     void *exchange;             /* (n_rows, cols) windows leave and values arrive through it;
                                    memory of allocate_host */
     void *staged;               /* (n_rows, cols) gradients leave into it; the same */
-    float *master, *m, *v;      /* (slots, cols) state of AdamW, a row for each slot; master NULL:
-                                   `values` is the fp32 master */
+    float *master, *m, *v;      /* (slots, cols) state of AdamW, a row for each slot, or if
+                                   `visiting` for each update in their order; master NULL: `values`
+                                   is the fp32 master */
     int n_rows, cols;
     struct matrix_part part; /* which rows they are, for their groups */
     int decays;              /* 1: the rule's weight decay applies; 0: it does not */

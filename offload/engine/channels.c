@@ -15,20 +15,20 @@ struct adamw channels_rule(const struct engine *e, float lr)
 void channels_update(struct engine *e, enum row_source source, float lr, const float *factor,
                      struct step_report *report)
 {
-    struct device *d = e->device;
     const struct update_list *l = &e->list;
     const struct adamw rule = channels_rule(e, lr);
     /* Matrices whose state only visits the device share the memory for it. */
     const int step = e->config.offload_important ? 1 : e->n_matrices;
     for (int i = 0; i < e->n_matrices; i += step) {
         struct matrix *m = &e->matrices[i];
-        const int first = l->first[i], n = l->first[i + step] - first;
-        if (n == 0)
-            continue;
-        state_visit(e, m, l->host + first, n, true, report);
-        d->row_ops->adamw_rows(d->compute, &e->batches.all, l->device + first, n, source, &rule,
-                               factor, e->config.bf16);
-        state_visit(e, m, l->host + first, n, false, report);
+        const int most = state_most_visitors(e, m), end = l->first[i + step];
+        for (int first = l->first[i], n; first < end; first += n) {
+            n = end - first < most ? end - first : most;
+            state_visit(e, m, l->host + first, n, true, report);
+            e->device->row_ops->adamw_rows(e->device->compute, &e->batches.all, l->device + first,
+                                           n, source, &rule, factor, e->config.bf16);
+            state_visit(e, m, l->host + first, n, false, report);
+        }
     }
 }
 
@@ -44,13 +44,13 @@ static void list_important(struct engine *e)
 {
     table_list_begin(e);
     for (int i = 0; i < e->n_matrices; i++) {
-        const struct slots *s = &e->matrices[i].slots;
-        for (int slot = 0; slot < s->n; slot++)
-            if (s->row[slot] >= 0)
-                table_list_add(e, &e->matrices[i], s->row[slot]);
+        const struct matrix *m = &e->matrices[i];
+        for (int row = 0; row < m->n_owned; row++)
+            if (m->slot_of[row] >= 0)
+                table_list_add(e, m, row);
     }
     table_list_end(e);
-    plan_host_loop(e->device->plan, (size_t)e->list.n);
+    plan_host_loop(e->device->plan, e->n_channels / (size_t)e->ranks);
     e->list.important = true;
 }
 

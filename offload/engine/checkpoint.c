@@ -238,6 +238,20 @@ static bool load_part(struct matrix *m, const struct piece *p, int part, float *
                            (size_t)(first - p->first) * cols, (size_t)(last - first) * cols, err);
 }
 
+/* Channels that were important have gathered nothing. values: (n_owned, cols) windows */
+static bool clear_windows(const struct matrix *m, const struct piece *p, float *values,
+                          struct zf_error *err)
+{
+    const struct tensor *place =
+        piece_of(p->shard, m, "place", DTYPE_U8, 1, (size_t)p->n, p->path, err);
+    for (int row = 0; place && row < m->n_owned; row++) {
+        const int at = m->owned.first + row - p->first;
+        if (at >= 0 && at < p->n && ((const unsigned char *)place->data)[at] == CHANNEL_IMPORTANT)
+            memset(values + (size_t)row * (size_t)m->cols, 0, sizeof(float) * (size_t)m->cols);
+    }
+    return place != NULL;
+}
+
 static bool load_counts(struct matrix *m, const struct piece *p, struct zf_error *err)
 {
     const struct tensor *t =
@@ -265,7 +279,7 @@ static bool load_state(struct engine *e, struct matrix *m, const struct piece *p
     }
     if (ok && m->selectable && n > 0) {
         copy_window(e, m, values, false);
-        ok = load_part(m, p, 3, values, err);
+        ok = load_part(m, p, 3, values, err) && clear_windows(m, p, values, err);
         copy_window(e, m, values, true);
     }
     free(values);
@@ -361,6 +375,8 @@ static bool load_all(struct engine *e, const char *directory, struct zf_error *e
             if (!ok)
                 return false;
         }
+        if (pass == 0)
+            selection_fit(e);
         for (int i = 0; pass == 0 && i < e->n_matrices; i++)
             state_adopt(e, &e->matrices[i]);
     }

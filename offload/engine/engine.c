@@ -108,10 +108,7 @@ void engine_measure(const struct engine_config *config, const struct param_table
     describe_matrices(&e);
     place_device_memory(&e);
     *use = e.arena.use;
-    for (int i = 0; i < e.n_matrices; i++) {
-        free(e.matrices[i].slots.row);
-        free(e.matrices[i].slot_of);
-    }
+    state_free_slots(&e);
     free(e.matrices);
 }
 

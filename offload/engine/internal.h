@@ -34,14 +34,20 @@ struct state_arrays {
     size_t n_elements; /* of each */
 };
 
-/* State of this rank's important channels of one matrix, in device memory. A slot is one channel's
- * place; the channel may be any, row[slot] says which. */
+/* State of this rank's important channels, in device memory. A slot is one channel's place. Matrices
+ * of one width whose channels are chosen share their slots: as many, over all ranks, as are chosen.
+ * A resident matrix has its own, a slot for each row in their order. */
 struct slots {
-    int n, capacity;
+    int cols;
+    bool shared, masters; /* `state` has them */
+    int capacity;
     int lowest_free;           /* no slot below it is free */
-    int *row;                  /* (capacity) index among the owned channels, -1: free */
+    bool *taken;               /* (capacity) */
     float *waiting;            /* (capacity, cols) this step's gradients */
     struct state_arrays state; /* (capacity, cols) each */
+    /* over all ranks, of shared ones: channels chosen, and important ones */
+    int n_chosen, n_important;
+    int *capacity_of, *important_of; /* (ranks) of each */
 };
 
 /* Blocks' parameters that live on the host, in slots. */
@@ -79,7 +85,7 @@ struct matrix {
     float *window;        /* (n_owned, cols) open windows, in device or host memory; NULL if none */
     void *staged;         /* (n_owned, cols) `deferred` on the host, where that accumulates */
     struct host_adam_matrix host; /* (n_owned, cols) host state */
-    struct slots slots;
+    struct slots *slots;
     int *slot_of; /* (n_owned) slot of an important channel, else -1 */
     int n_deferred[ENGINE_MAX_INTERVAL],
         n_leaving[ENGINE_MAX_INTERVAL]; /* owned channels by group */
@@ -171,15 +177,19 @@ struct selection {
     unsigned char *place_device; /* (n_channels) the same in device memory */
     int *slot, *slot_device;     /* (n_channels) slots of owned channels that have one */
     unsigned char *target; /* (n_channels) 1: in the newest choice, adopted as windows close */
+    unsigned char
+        *enters; /* (n_channels) 1: of the group that closes, and there is a slot for it */
     unsigned char *choice; /* (n_channels) a choice that is looked at, device memory */
     uint64_t to_adopt;     /* groups that have not looked at the newest choice */
     bool selected;         /* the first choice has been made */
     int chosen_in;         /* the step of the newest choice */
 };
 
-/* Ways of channels' state between device and host. */
+/* Where channels' state lies, and its ways between device and host. */
 struct moves {
-    struct state_arrays visiting; /* offload_important: one matrix's slots at a time */
+    struct slots *slots; /* (n_slots) */
+    int n_slots;
+    struct state_arrays visiting; /* offload_important: some channels of one matrix at a time */
     struct staging staging;
 };
 
@@ -351,8 +361,9 @@ void host_trace(const struct engine *e, struct host_work *work, const char *name
 
 /* state.c */
 
-/* Memory for the state of channels: as many slots as can ever be taken. */
+/* Memory for the state of channels: as many slots as channels are chosen. */
 void state_place(struct engine *e);
+void state_free_slots(struct engine *e); /* all but device memory */
 void state_release(struct engine *e);
 /* All slots are free. */
 void state_forget(struct engine *e);
@@ -373,6 +384,8 @@ void state_to_host(struct engine *e, struct matrix *m, const int *rows, int n,
 void state_land(struct engine *e);
 /* Gradients of channels that have slots, from their windows in the host's memory. */
 void state_upload_windows(struct engine *e, const struct matrix *m, const int *rows, int n);
+/* With offload_important: channels of a matrix whose state can visit the device at a time; else all. */
+int state_most_visitors(const struct engine *e, const struct matrix *m);
 /* With offload_important: brings the state of n channels of a matrix to the device for their
  * updates, or takes it back. */
 void state_visit(struct engine *e, struct matrix *m, const struct channel_update *updates, int n,
@@ -433,6 +446,8 @@ void selection_release(struct engine *e);
 void selection_forget(struct engine *e);
 /* Puts `place` on the device, behind all that reads it there, and counts it. */
 void selection_publish(struct engine *e);
+/* After a load: important channels that find no slot on these ranks are so no more. */
+void selection_fit(struct engine *e);
 /* Counts each matrix's channels by group and place. */
 void selection_count(struct engine *e);
 /* Chooses important channels where a choice is due. Whether it is the first. */

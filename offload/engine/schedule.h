@@ -19,10 +19,15 @@ struct range {
 /* The channels of a matrix of `rows` that this rank owns. A matrix of fewer channels than ranks
  * (a bias is one of a single row) starts with another rank for each index, so that they spread. */
 struct range schedule_owned(int matrix, int rows, int ranks, int rank);
+/* The rank that owns a channel. */
+int schedule_owner(int matrix, int rows, int ranks, int row);
 
 /* How many of a matrix's channels are important: floor(ratio * channels), but at least 1 where
  * ratio > 0. */
 int schedule_important(double ratio, int channels);
+/* How many of them a rank that owns `owned` of the channels has room for: its share and four
+ * standard deviations of what chance gives it, but no more than there are. */
+int schedule_room(int important, int owned, int channels);
 
 /* Whether `group`'s window closes at the end of a step, `elapsed` steps (from 0) after windows
  * began. Staggered: one group a step; else all groups in each interval's last step. */

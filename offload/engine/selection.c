@@ -26,6 +26,7 @@ void selection_create(struct engine *e)
 {
     e->selection.place = zf_calloc(e->n_channels, 1);
     e->selection.target = zf_calloc(e->n_channels, 1);
+    e->selection.enters = zf_calloc(e->n_channels, 1);
     e->selection.slot = zf_calloc(e->n_channels, sizeof *e->selection.slot);
 }
 
@@ -33,6 +34,7 @@ void selection_release(struct engine *e)
 {
     free(e->selection.place);
     free(e->selection.target);
+    free(e->selection.enters);
     free(e->selection.slot);
 }
 
@@ -71,8 +73,17 @@ void selection_publish(struct engine *e)
     selection_count(e);
 }
 
+static void forget_important(const struct engine *e, struct slots *s)
+{
+    s->n_important = 0;
+    if (s->shared)
+        memset(s->important_of, 0, sizeof *s->important_of * (size_t)e->ranks);
+}
+
 void selection_forget(struct engine *e)
 {
+    for (int i = 0; i < e->moves.n_slots; i++)
+        forget_important(e, &e->moves.slots[i]);
     for (int i = 0; i < e->n_matrices; i++) {
         struct matrix *m = &e->matrices[i];
         const size_t n = (size_t)m->param->rows;
@@ -138,8 +149,8 @@ static void take_choice(struct engine *e)
     e->selection.chosen_in = e->step;
 }
 
-/* Every group takes over a choice within a window's length; until then there is no other, so that
- * the important channels are of two choices at most. */
+/* Every group takes over a choice within a window's length, as far as there are slots; until then
+ * there is no other. */
 static bool may_choose_again(const struct engine *e)
 {
     return e->step - e->selection.chosen_in >= e->windows.interval;
@@ -185,17 +196,81 @@ static bool has_changes(const struct engine *e, const struct group *g)
     return false;
 }
 
-/* Owned channels of one matrix and group that stand in one place and are, or are not, in the newest
- * choice. Returns how many; rows: (n_owned) */
+static bool leaves(const struct engine *e, size_t channel)
+{
+    return e->selection.place[channel] == CHANNEL_IMPORTANT && !e->selection.target[channel];
+}
+
+/* A channel becomes important, or is important no more: by so many, wherever it is owned. */
+static void count_important(struct engine *e, const struct matrix *m, int row, int by)
+{
+    m->slots->n_important += by;
+    m->slots->important_of[schedule_owner(m->index, m->param->rows, e->ranks, row)] += by;
+}
+
+static bool has_room(const struct engine *e, const struct matrix *m, int row)
+{
+    const struct slots *s = m->slots;
+    const int owner = schedule_owner(m->index, m->param->rows, e->ranks, row);
+    return s->n_important < s->n_chosen && s->important_of[owner] < s->capacity_of[owner];
+}
+
+/* Who of a group changes sides, on any rank: all that are to leave, and then, in their order, as
+ * many of those that are to enter as there are slots for. Whether all are. */
+static bool decide(struct engine *e, const struct group *g)
+{
+    bool all = true;
+    for (int entering = 0; entering < 2; entering++)
+        for (int i = 0; i < e->n_matrices; i++) {
+            const struct matrix *m = &e->matrices[i];
+            const struct row_groups groups = all_groups(e, m);
+            for_each_in_group(r, &groups, g->index, m->selectable ? m->param->rows : 0)
+            {
+                const size_t c = m->first_channel + (size_t)r;
+                if (!entering && leaves(e, c))
+                    count_important(e, m, r, -1);
+                if (!entering || e->selection.place[c] == CHANNEL_IMPORTANT ||
+                    !e->selection.target[c])
+                    continue;
+                e->selection.enters[c] = has_room(e, m, r);
+                count_important(e, m, r, e->selection.enters[c]);
+                all &= e->selection.enters[c];
+            }
+        }
+    return all;
+}
+
+void selection_fit(struct engine *e)
+{
+    for (int i = 0; i < e->n_matrices; i++) {
+        const struct matrix *m = &e->matrices[i];
+        const struct row_groups groups = all_groups(e, m);
+        for (int row = 0; m->selectable && row < m->param->rows; row++) {
+            unsigned char *place = &e->selection.place[m->first_channel + (size_t)row];
+            struct group *g = &e->windows.groups[row_groups_group(&groups, row)];
+            if (*place != CHANNEL_IMPORTANT)
+                continue;
+            if (has_room(e, m, row)) {
+                count_important(e, m, row, 1);
+                continue;
+            }
+            *place = g->in_flight ? CHANNEL_LEAVING : CHANNEL_DEFERRED;
+            g->has_leaving |= g->in_flight;
+        }
+    }
+}
+
+/* Owned channels of one matrix and group that enter, or that leave. Returns how many;
+ * rows: (n_owned) */
 static int find_channels(const struct engine *e, const struct matrix *m, const struct group *g,
-                         enum channel_place place, bool chosen, int *rows)
+                         bool entering, int *rows)
 {
     int n = 0;
     const struct row_groups groups = owned_groups(e, m);
-    for_each_in_group(row, &groups, g->index, m->n_owned)
+    for_each_in_group(row, &groups, g->index, m->selectable ? m->n_owned : 0)
     {
         size_t c = m->first_channel + (size_t)(m->owned.first + row);
-        if (e->selection.place[c] == place && e->selection.target[c] == chosen)
+        if (entering ? e->selection.enters[c] : leaves(e, c))
             rows[n++] = row;
     }
     return n;
@@ -207,7 +282,7 @@ static void let_enter(struct engine *e, const struct group *g, int *rows,
 {
     for (int i = 0; i < e->n_matrices; i++) {
         struct matrix *m = &e->matrices[i];
-        int n = m->selectable ? find_channels(e, m, g, CHANNEL_DEFERRED, true, rows) : 0;
+        int n = find_channels(e, m, g, true, rows);
         if (n == 0)
             continue;
         state_to_device(e, m, rows, n, report);
@@ -234,7 +309,7 @@ static void change_sides(struct engine *e, const struct group *g, float lr,
     int *rows = zf_malloc(sizeof(int) * e->n_channels);
     for (int i = 0; i < e->n_matrices; i++) {
         struct matrix *m = &e->matrices[i];
-        int n = m->selectable ? find_channels(e, m, g, CHANNEL_IMPORTANT, false, rows) : 0;
+        int n = find_channels(e, m, g, false, rows);
         if (n > 0)
             state_to_host(e, m, rows, n, report);
     }
@@ -248,6 +323,27 @@ static void change_sides(struct engine *e, const struct group *g, float lr,
     free(rows);
 }
 
+/* Channels of a group have changed sides. */
+static void settle_places(struct engine *e, struct group *g)
+{
+    for (int i = 0; i < e->n_matrices; i++) {
+        const struct matrix *m = &e->matrices[i];
+        const struct row_groups groups = all_groups(e, m);
+        for_each_in_group(r, &groups, g->index, m->selectable ? m->param->rows : 0)
+        {
+            const size_t c = m->first_channel + (size_t)r;
+            if (leaves(e, c)) {
+                e->selection.place[c] = CHANNEL_LEAVING;
+                g->has_leaving = true;
+            } else if (e->selection.enters[c]) {
+                e->selection.place[c] = CHANNEL_IMPORTANT;
+                e->selection.enters[c] = false;
+                sharing_note(e, c);
+            }
+        }
+    }
+}
+
 void selection_adopt(struct engine *e, struct group *g, float lr, struct step_report *report)
 {
     const uint64_t bit = (uint64_t)1 << g->index;
@@ -255,27 +351,15 @@ void selection_adopt(struct engine *e, struct group *g, float lr, struct step_re
     e->selection.to_adopt &= ~bit;
     if (!is_news || !has_changes(e, g))
         return;
-    plan_host_group_loop(e->device->plan, 2 * e->n_channels, e->windows.interval);
+    if (!decide(e, g))
+        e->selection.to_adopt |= bit;
+    plan_host_group_loop(e->device->plan, 4 * e->n_channels, e->windows.interval);
     host_wait(e, &e->windows.accumulation); /* it reads places and windows */
     host_wait(e, &g->commit);               /* it reads places, and masters are whole behind it */
     streams_follow(e, e->device->compute, e->streams.up);
     streams_follow(e, e->device->compute, e->streams.down);
     change_sides(e, g, lr, report);
-    for (int i = 0; i < e->n_matrices; i++) {
-        const struct matrix *m = &e->matrices[i];
-        const struct row_groups groups = all_groups(e, m);
-        for_each_in_group(r, &groups, g->index, m->selectable ? m->param->rows : 0)
-        {
-            size_t c = m->first_channel + (size_t)r;
-            bool was = e->selection.place[c] == CHANNEL_IMPORTANT, will = e->selection.target[c];
-            if (will && !was)
-                sharing_note(e, c);
-            e->selection.place[c] = will  ? CHANNEL_IMPORTANT
-                                    : was ? CHANNEL_LEAVING
-                                          : CHANNEL_DEFERRED;
-            g->has_leaving |= was && !will;
-        }
-    }
+    settle_places(e, g);
     selection_publish(e);
 }
 
@@ -286,7 +370,6 @@ void selection_adopt_first(struct engine *e, struct step_report *report)
         selection_adopt(e, &e->windows.groups[j], e->lr, report);
     }
     e->selection.selected = true;
-    e->selection.to_adopt = 0;
 }
 
 void selection_settle(struct engine *e, struct group *g)

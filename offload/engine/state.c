@@ -6,6 +6,7 @@
 #include "data/alloc.h"
 
 #include <assert.h>
+#include <limits.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -25,15 +26,47 @@ static bool visits(const struct engine *e, const struct matrix *m)
 
 const struct state_arrays *state_arrays(const struct engine *e, const struct matrix *m)
 {
-    return visits(e, m) ? &e->moves.visiting : &m->slots.state;
+    return visits(e, m) ? &e->moves.visiting : &m->slots->state;
 }
 
-/* While one choice is taken over group by group, channels of two are important: see
- * channels_select. */
-static int most_slots(const struct engine *e, const struct matrix *m)
+/* ---- slots ---- */
+
+/* The slots of a matrix: new ones, or those of another whose channels are as wide. */
+static struct slots *find_slots(struct engine *e, const struct matrix *m)
 {
-    int twice = 2 * schedule_important(e->config.topk_ratio, m->param->rows);
-    return m->selectable && twice < m->n_owned ? twice : m->n_owned;
+    struct moves *all = &e->moves;
+    for (int i = 0; i < all->n_slots && m->selectable; i++)
+        if (all->slots[i].shared && all->slots[i].cols == m->cols)
+            return &all->slots[i];
+    struct slots *s = &all->slots[all->n_slots++];
+    *s = (struct slots){.cols = m->cols, .shared = m->selectable};
+    if (s->shared) {
+        s->capacity_of = zf_calloc((size_t)e->ranks, sizeof *s->capacity_of);
+        s->important_of = zf_calloc((size_t)e->ranks, sizeof *s->important_of);
+    }
+    return s;
+}
+
+/* Blocks are alike, and what one has too many of on a rank others have too few of there. Of
+ * embeddings and heads a rank may well own all that are chosen: tokens are numbered by how frequent
+ * they are. */
+static void count_slots(struct engine *e, struct matrix *m)
+{
+    struct slots *s = m->slots;
+    const int layer = m->param->layer, rows = m->param->rows;
+    const int chosen = schedule_important(e->config.topk_ratio, rows);
+    if (!m->selectable) {
+        s->capacity = m->n_owned;
+        return;
+    }
+    for (int r = 0; r < e->ranks; r++) {
+        const struct range owned = schedule_owned(m->index, rows, e->ranks, r);
+        const int n = owned.last - owned.first, most = chosen < n ? chosen : n;
+        const bool is_block = layer > 0 && layer < e->table->n_layers - 1;
+        s->capacity_of[r] += is_block ? schedule_room(chosen, n, rows) : most;
+    }
+    s->n_chosen += chosen;
+    s->capacity = s->capacity_of[e->rank];
 }
 
 /* masters: parameters are not the masters themselves */
@@ -71,63 +104,83 @@ static void place_staging(struct engine *e)
         s->memory = e->device->allocate_host(s->capacity);
 }
 
+/* Room for one matrix's chosen channels to visit: of the widest, or of that which has most. */
+static size_t visitors(const struct engine *e, const struct matrix *m)
+{
+    const int chosen = schedule_important(e->config.topk_ratio, m->param->rows);
+    return visits(e, m) ? (size_t)(chosen < m->n_owned ? chosen : m->n_owned) * (size_t)m->cols : 0;
+}
+
+static void place_slots(struct engine *e, struct slots *s, bool masters)
+{
+    struct arena *a = &e->arena;
+    const size_t n = (size_t)s->capacity, elements = n * (size_t)s->cols;
+    s->taken = zf_calloc(n + 1, sizeof *s->taken);
+    if (n == 0)
+        return;
+    s->waiting = arena_take(a, &a->use.important, elements, sizeof *s->waiting);
+    if (!s->shared || !e->config.offload_important)
+        place_arrays(e, &s->state, elements, masters);
+}
+
 void state_place(struct engine *e)
 {
-    size_t visitors = 0;
+    const size_t n = (size_t)e->n_matrices;
+    size_t most = 0;
+    e->moves.slots = zf_calloc(n + 1, sizeof *e->moves.slots);
     for (int i = 0; i < e->n_matrices; i++) {
         struct matrix *m = &e->matrices[i];
-        struct slots *s = &m->slots;
-        s->capacity = most_slots(e, m);
-        size_t n = (size_t)s->capacity, elements = n * (size_t)m->cols;
-        s->row = zf_malloc(sizeof(int) * (n + 1));
+        m->slots = find_slots(e, m);
         m->slot_of = zf_malloc(sizeof(int) * (size_t)(m->n_owned + 1));
-        if (n == 0)
-            continue;
-        s->waiting = arena_take(&e->arena, &e->arena.use.important, elements, sizeof *s->waiting);
-        if (!visits(e, m))
-            place_arrays(e, &s->state, elements, e->config.bf16 || m->streams);
-        else if (elements > visitors)
-            visitors = elements;
+        m->slots->masters |= e->config.bf16 || m->streams;
+        count_slots(e, m);
+        most = visitors(e, m) > most ? visitors(e, m) : most;
     }
-    if (visitors > 0)
-        place_arrays(e, &e->moves.visiting, visitors, e->config.bf16 || e->config.params_on_host);
+    for (int i = 0; i < e->moves.n_slots; i++)
+        place_slots(e, &e->moves.slots[i], e->moves.slots[i].masters);
+    if (most > 0)
+        place_arrays(e, &e->moves.visiting, most, e->config.bf16 || e->config.params_on_host);
     place_staging(e);
+}
+
+void state_free_slots(struct engine *e)
+{
+    for (int i = 0; i < e->moves.n_slots; i++) {
+        free(e->moves.slots[i].taken);
+        free(e->moves.slots[i].capacity_of);
+        free(e->moves.slots[i].important_of);
+    }
+    for (int i = 0; i < e->n_matrices; i++)
+        free(e->matrices[i].slot_of);
+    free(e->moves.slots);
 }
 
 void state_release(struct engine *e)
 {
-    for (int i = 0; i < e->n_matrices; i++) {
-        struct matrix *m = &e->matrices[i];
-        free(m->slots.row);
-        free(m->slot_of);
-    }
+    state_free_slots(e);
     if (e->moves.staging.memory)
         e->device->release_host(e->moves.staging.memory);
     free(e->moves.staging.landings);
 }
 
-/* ---- slots ---- */
-
 static void take_slot(struct engine *e, struct matrix *m, int row)
 {
-    struct slots *s = &m->slots;
+    struct slots *s = m->slots;
     int slot = s->lowest_free;
-    while (slot < s->n && s->row[slot] >= 0)
+    while (slot < s->capacity && s->taken[slot])
         slot++;
     assert(slot < s->capacity);
     s->lowest_free = slot + 1;
-    if (slot == s->n)
-        s->n++;
-    s->row[slot] = row;
+    s->taken[slot] = true;
     m->slot_of[row] = slot;
     e->list.important = false;
 }
 
 static void free_slot(struct engine *e, struct matrix *m, int row)
 {
-    struct slots *s = &m->slots;
-    int slot = m->slot_of[row];
-    s->row[slot] = -1;
+    struct slots *s = m->slots;
+    const int slot = m->slot_of[row];
+    s->taken[slot] = false;
     if (slot < s->lowest_free)
         s->lowest_free = slot;
     m->slot_of[row] = -1;
@@ -136,12 +189,14 @@ static void free_slot(struct engine *e, struct matrix *m, int row)
 
 void state_forget(struct engine *e)
 {
-    for (int i = 0; i < e->n_matrices; i++) {
-        struct matrix *m = &e->matrices[i];
-        m->slots.n = m->slots.lowest_free = 0;
-        for (int row = 0; row < m->n_owned; row++)
-            m->slot_of[row] = -1;
+    for (int i = 0; i < e->moves.n_slots; i++) {
+        struct slots *s = &e->moves.slots[i];
+        memset(s->taken, 0, (size_t)s->capacity * sizeof *s->taken);
+        s->lowest_free = 0;
     }
+    for (int i = 0; i < e->n_matrices; i++)
+        for (int row = 0; row < e->matrices[i].n_owned; row++)
+            e->matrices[i].slot_of[row] = -1;
     e->list.important = false;
 }
 
@@ -157,7 +212,7 @@ void state_adopt(struct engine *e, struct matrix *m)
 void state_initialise(struct engine *e, struct matrix *m)
 {
     struct device *d = e->device;
-    struct state_arrays *s = &m->slots.state;
+    struct state_arrays *s = &m->slots->state;
     size_t n = (size_t)m->n_owned * (size_t)m->cols;
     for (int row = 0; row < m->n_owned; row++)
         take_slot(e, m, row);
@@ -175,8 +230,8 @@ void state_take_masters(struct engine *e, struct matrix *m, size_t first, size_t
     struct device *d = e->device;
     if (m->selectable)
         host_adam_write_masters(&m->host, first, n, values);
-    else if (m->slots.state.master) /* slots are the rows, in their order */
-        d->copy(d->compute, m->slots.state.master + first, values, sizeof(float) * n);
+    else if (m->slots->state.master) /* slots are the rows, in their order */
+        d->copy(d->compute, m->slots->state.master + first, values, sizeof(float) * n);
 }
 
 /* ---- moving ---- */
@@ -323,12 +378,13 @@ static struct device_part part_of(struct engine *e, struct matrix *m, enum state
     return (struct device_part){arrays[part], part != STATE_MASTER || s->master};
 }
 
-/* Of channels that have them. */
-static int *slots_of(const struct matrix *m, const int *rows, int n)
+/* Where the device has the state of channels that have slots: there, or as visitors in their order.
+ */
+static int *slots_of(const struct engine *e, const struct matrix *m, const int *rows, int n)
 {
     int *slots = zf_malloc(sizeof(int) * (size_t)(n + 1));
     for (int i = 0; i < n; i++)
-        slots[i] = m->slot_of[rows[i]];
+        slots[i] = visits(e, m) ? i : m->slot_of[rows[i]];
     return slots;
 }
 
@@ -336,7 +392,7 @@ static int *slots_of(const struct matrix *m, const int *rows, int n)
 static void move(struct engine *e, struct matrix *m, const int *rows, int n, bool up,
                  struct step_report *report)
 {
-    int *slots = slots_of(m, rows, n);
+    int *slots = slots_of(e, m, rows, n);
     const size_t bytes = 3 * sizeof(float) * (size_t)n * (size_t)m->cols;
     trace_begin(e->config.trace, TRACE_STATE, up ? "state, to the device" : "state, to the host");
     for (enum state_part part = STATE_MASTER; part <= STATE_V; part++) {
@@ -370,6 +426,11 @@ void state_to_host(struct engine *e, struct matrix *m, const int *rows, int n,
         free_slot(e, m, rows[i]);
 }
 
+int state_most_visitors(const struct engine *e, const struct matrix *m)
+{
+    return visits(e, m) ? (int)(e->moves.visiting.n_elements / (size_t)m->cols) : INT_MAX;
+}
+
 void state_visit(struct engine *e, struct matrix *m, const struct channel_update *updates, int n,
                  bool arrive, struct step_report *report)
 {
@@ -386,43 +447,58 @@ void state_visit(struct engine *e, struct matrix *m, const struct channel_update
 
 void state_upload_windows(struct engine *e, const struct matrix *m, const int *rows, int n)
 {
-    int *slots = slots_of(m, rows, n);
-    rows_up(e, m->slots.waiting, slots, &m->host, STATE_WINDOW, rows, n);
+    int *slots = zf_malloc(sizeof(int) * (size_t)(n + 1));
+    for (int i = 0; i < n; i++)
+        slots[i] = m->slot_of[rows[i]];
+    rows_up(e, m->slots->waiting, slots, &m->host, STATE_WINDOW, rows, n);
     free(slots);
 }
 
 /* ---- all of it, for checkpoints ---- */
 
-/* Swaps rows of the channels that have slots between an array by channel and one as the device has
- * it. */
-static void exchange_slots(const struct matrix *m, bool by_slot, float *values, float *device,
-                           bool to_device)
+/* Rows of channels that have slots, between an array by channel in host memory and the device's, a
+ * staging memory's worth at a time. */
+static void exchange_rows(struct engine *e, const struct matrix *m, const struct device_part *p,
+                          const int *rows, int n, float *values, bool write)
 {
-    size_t cols = (size_t)m->cols;
-    for (int row = 0; row < m->n_owned; row++) {
-        if (m->slot_of[row] < 0)
-            continue;
-        float *mine = values + (size_t)row * cols;
-        float *its = device + (size_t)(by_slot ? m->slot_of[row] : row) * cols;
-        memcpy(to_device ? its : mine, to_device ? mine : its, sizeof(float) * cols);
+    struct device *d = e->device;
+    struct staging *s = &e->moves.staging;
+    const size_t cols = (size_t)m->cols, bytes = sizeof(float) * cols;
+    int *slots = slots_of(e, m, rows, n);
+    const int *device_rows = p->by_slot ? slots : rows;
+    state_land(e);
+    for (int first = 0, count; first < n; first += count) {
+        float *staged = (float *)staging_take(e, m->cols, n - first, &count);
+        d->copy(d->compute, s->rows, device_rows + first, sizeof(int) * (size_t)count);
+        for (int i = 0; i < count && write; i++)
+            memcpy(staged + (size_t)i * cols, values + (size_t)rows[first + i] * cols, bytes);
+        d->row_ops->copy_rows(d->compute, write ? p->values : staged, write ? s->rows : NULL,
+                              write ? staged : p->values, write ? NULL : s->rows, count, bytes);
+        d->stream_wait(d->compute);
+        for (int i = 0; i < count && !write; i++)
+            memcpy(values + (size_t)rows[first + i] * cols, staged + (size_t)i * cols, bytes);
+        s->used = 0;
     }
+    free(slots);
 }
 
-/* The device's array in host memory, or back. */
+/* What the device has of a matrix's state, in host memory, or back. */
 static void copy_device(struct engine *e, struct matrix *m, int part, float *values, bool write)
 {
     struct device *d = e->device;
-    struct device_part p = part_of(e, m, part);
-    size_t n = (size_t)(p.by_slot ? m->slots.n : m->n_owned) * (size_t)m->cols;
-    if (visits(e, m) || m->slots.n == 0)
+    const struct device_part p = part_of(e, m, part);
+    const size_t bytes = sizeof(float) * owned_elements(m);
+    if (!m->selectable && m->n_owned > 0) { /* slots are the rows, in their order */
+        d->copy(d->compute, write ? p.values : values, write ? values : p.values, bytes);
+        d->stream_wait(d->compute);
         return;
-    float *copy = zf_malloc(sizeof(float) * n);
-    d->copy(d->compute, copy, p.values, sizeof(float) * n);
-    exchange_slots(m, p.by_slot, values, copy, write);
-    if (write)
-        d->copy(d->compute, p.values, copy, sizeof(float) * n);
-    d->stream_wait(d->compute);
-    free(copy);
+    }
+    int *rows = zf_malloc(sizeof(int) * (size_t)(m->n_owned + 1)), n = 0;
+    for (int row = 0; row < m->n_owned && !visits(e, m); row++)
+        if (m->slot_of[row] >= 0)
+            rows[n++] = row;
+    exchange_rows(e, m, &p, rows, n, values, write);
+    free(rows);
 }
 
 /* Whether a channel's update is under way and not visible yet. */

@@ -11,8 +11,8 @@ void table_place(struct engine *e)
 {
     struct arena *a = &e->arena;
     size_t n = 0;
-    for (int i = 0; i < e->n_matrices; i++)
-        n += (size_t)e->matrices[i].slots.capacity;
+    for (int i = 0; i < e->moves.n_slots; i++)
+        n += (size_t)e->moves.slots[i].capacity;
     e->batches.rows =
         arena_take(a, &a->use.workspace, (size_t)e->n_matrices, sizeof *e->batches.rows);
     e->list.device = arena_take(a, &a->use.important, n, sizeof *e->list.device);
@@ -31,7 +31,7 @@ static struct matrix_rows rows_of(const struct engine *e, const struct matrix *m
                                 .place = e->selection.place_device + first,
                                 .slot = e->selection.slot_device + first,
                                 .deferred = m->deferred,
-                                .waiting = m->slots.waiting,
+                                .waiting = m->slots->waiting,
                                 .window = on_device ? m->window : NULL,
                                 .home = m->streams ? m->host.parameters : NULL,
                                 .exchange = m->host.exchange,
@@ -44,7 +44,7 @@ static struct matrix_rows rows_of(const struct engine *e, const struct matrix *m
                                 .part = m->host.part,
                                 .decays = m->param->decay,
                                 .streams = m->streams,
-                                .visiting = state != &m->slots.state};
+                                .visiting = state != &m->slots->state};
 }
 
 /* Batches of all matrices, and of each layer's. rows: the table in host memory */

@@ -381,6 +381,7 @@ void windows_begin(struct engine *e, int interval, int lag, int first_step)
     e->windows.interval = interval;
     e->windows.lag = lag;
     e->windows.began = first_step;
+    e->selection.to_adopt = ALL_GROUPS; /* they are other groups */
     selection_count(e);
 }
 

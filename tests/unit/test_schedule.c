@@ -15,8 +15,10 @@ static void owned_ranges_share_out_all_channels(void **state)
                     struct range owned = schedule_owned(matrix, rows, ranks, r);
                     int n = owned.last - owned.first;
                     assert_true(n == rows / ranks || n == rows / ranks + 1);
-                    for (int i = owned.first; i < owned.last; i++)
+                    for (int i = owned.first; i < owned.last; i++) {
                         owners[i]++;
+                        assert_int_equal(schedule_owner(matrix, rows, ranks, i), r);
+                    }
                 }
                 for (int i = 0; i < rows; i++)
                     assert_int_equal(owners[i], 1);
@@ -198,6 +200,17 @@ static void counts_round_down_but_not_to_none(void **state)
     assert_int_equal(schedule_important(1, 768), 768);
 }
 
+static void room_is_a_share_and_four_deviations(void **state)
+{
+    (void)state;
+    assert_int_equal(schedule_room(100, 400, 400), 100);
+    assert_int_equal(schedule_room(100, 100, 400), 25 + 20);
+    assert_int_equal(schedule_room(100, 30, 400), 8 + 11); /* 7.5 + 4 sqrt(7.5) */
+    assert_int_equal(schedule_room(3, 100, 400), 3);
+    assert_int_equal(schedule_room(100, 10, 400), 9);
+    assert_int_equal(schedule_room(0, 100, 400), 0);
+}
+
 static void least_interval_lets_the_host_keep_up(void **state)
 {
     (void)state;
@@ -222,6 +235,7 @@ int main(void)
         cmocka_unit_test(steps_are_even),
         cmocka_unit_test(every_group_closes_once_in_an_interval),
         cmocka_unit_test(counts_round_down_but_not_to_none),
+        cmocka_unit_test(room_is_a_share_and_four_deviations),
         cmocka_unit_test(least_interval_lets_the_host_keep_up),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

@@ -651,6 +651,72 @@ static void I6_other_ranks(void **state)
     remove_shared(folder);
 }
 
+/* As problem_step, where the channels of the first rank have by far the largest gradients. */
+static void step_with_large_first_rank(struct problem *p, int step)
+{
+    struct zf_error err;
+    struct step_report report;
+    const struct param *q = &p->table.params[1];
+    const int ranks = comm_size(p->comm), rank = comm_rank(p->comm);
+    const int first = rank * PROBLEM_SAMPLES / ranks, last = (rank + 1) * PROBLEM_SAMPLES / ranks;
+    engine_begin_step(p->engine, problem_lr(step));
+    for (int s = first; s < last; s++)
+        problem_add_gradient(p, step, s, p->params, p->grads);
+    for (size_t i = q->n_elements / (size_t)comm_size(world); i < q->n_elements; i++)
+        p->grads[q->offset + i] *= 1e-3f;
+    problem_give_gradient(p);
+    assert_works(engine_end_step(p->engine, &report, &err), err);
+    problem_read_params(p);
+}
+
+static int count_waiting(const struct engine *e)
+{
+    int n = 0;
+    for (size_t c = 0; c < e->n_channels; c++)
+        n += e->selection.target[c] && e->selection.place[c] == CHANNEL_DEFERRED;
+    return n;
+}
+
+/* A rank that owns nearly all chosen channels has slots for some of them; the others wait, and lose
+ * nothing. As each gradient is an update at once, it does not matter who is important: the result is
+ * that of one rank. So it is with a checkpoint of one rank, whose slots are more. */
+static void scarce_slots(void **state)
+{
+    (void)state;
+    struct engine_config c = problem_config();
+    struct problem p, one, resumed;
+    struct zf_error err;
+    char *folder = shared_folder();
+    c.topk_ratio = 0.5;
+    c.update_interval = 1;
+    c.select_every = 4;
+    problem_create_tall(&p, 400, world, &c);
+    problem_create_tall(&one, 400, alone, &c);
+    for (int step = 0; step < 10; step++) {
+        step_with_large_first_rank(&p, step);
+        step_with_large_first_rank(&one, step);
+    }
+    assert_int_equal(count_waiting(one.engine), 0);
+    assert_int_equal(count_waiting(p.engine) > 0, comm_size(world) > 1);
+    assert_true(distance(p.params, one.params, p.table.n_elements) < near(1e-5));
+    problem_create_tall(&resumed, 400, world, &c);
+    if (comm_rank(world) == 0)
+        assert_works(engine_save(one.engine, folder, &err), err);
+    comm_barrier(world);
+    problem_copy_params(&resumed, &one);
+    assert_works(engine_load(resumed.engine, folder, &err), err);
+    assert_int_equal(count_waiting(resumed.engine) > 0, comm_size(world) > 1);
+    for (int step = 10; step < 20; step++) {
+        step_with_large_first_rank(&resumed, step);
+        step_with_large_first_rank(&one, step);
+    }
+    assert_true(distance(resumed.params, one.params, one.table.n_elements) < near(1e-5));
+    problem_destroy(&p);
+    problem_destroy(&one);
+    problem_destroy(&resumed);
+    remove_shared(folder);
+}
+
 /* Every (step, channel) gradient enters exactly one AdamW update by the staleness bound: the engine
  * equals the oracle, which counts. */
 static void I7(void **state)
@@ -1168,6 +1234,7 @@ int main(int argc, char **argv)
         cmocka_unit_test(I6),
         cmocka_unit_test(I6_other_ranks),
         cmocka_unit_test(I6_used_engine),
+        cmocka_unit_test(scarce_slots),
         cmocka_unit_test(I7),
         cmocka_unit_test(I8),
         cmocka_unit_test(host_state),

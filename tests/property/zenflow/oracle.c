@@ -14,6 +14,7 @@ struct channel {
     int matrix, row, cols;
     bool selectable, important;
     bool deferred;                                    /* as this step began */
+    bool enters;                                      /* now that its window closes */
     double value[MAX_COLS], m[MAX_COLS], v[MAX_COLS]; /* wherever they live */
     int updates;
     double window[MAX_COLS];  /* sum */
@@ -126,18 +127,38 @@ static void show(struct oracle *o, const struct channel *c)
     }
 }
 
+/* How many of a parameter's channels are chosen. */
+static int chosen_of(const struct oracle *o, const struct param *p)
+{
+    const int k = (int)floor(o->config.topk_ratio * p->rows + 1e-9);
+    return o->config.topk_ratio > 0 && k < 1 ? 1 : k;
+}
+
+/* Whether one more channel as wide as this can be important: there are to be as many as are chosen. */
+static bool has_room(const struct oracle *o, const struct channel *c)
+{
+    int room = 0;
+    for (int k = 0; k < o->table->n_params; k++)
+        if (o->table->params[k].kind == PARAM_MATRIX && o->table->params[k].cols == c->cols)
+            room += chosen_of(o, &o->table->params[k]);
+    for (int i = 0; i < o->n_channels; i++)
+        room -=
+            o->channels[i].selectable && o->channels[i].cols == c->cols && o->channels[i].important;
+    return room > 0;
+}
+
 /* The K channels of greatest norm, by asking of each how many come before it. */
 static void choose(struct oracle *o)
 {
     for (int i = 0; i < o->n_channels; i++) {
         const struct channel *c = &o->channels[i];
-        int before = 0, k = (int)floor(o->config.topk_ratio * c->param->rows + 1e-9);
+        int before = 0, k = chosen_of(o, c->param);
         for (int j = 0; j < o->n_channels; j++) {
             const struct channel *d = &o->channels[j];
             before += d->matrix == c->matrix &&
                       (d->norm > c->norm || (d->norm == c->norm && d->row < c->row));
         }
-        o->target[i] = !c->selectable || before < (k < 1 ? 1 : k);
+        o->target[i] = !c->selectable || before < k;
     }
 }
 
@@ -204,29 +225,47 @@ static double deferred_lr(const struct oracle *o, const struct channel *c, doubl
     return lr * (scale == ENGINE_LR_SQRT ? sqrt(c->window_steps) : scale);
 }
 
-/* The window's mean is one update, visible `lag` steps later; or now, if the channel enters. */
+/* The window's mean is one update, visible `lag` steps later; or now, if the channel enters. One
+ * that was important as the window closed has none. */
 static void close_window(struct oracle *o, int i, double lr)
 {
     struct channel *c = &o->channels[i];
     double mean[MAX_COLS];
-    if (c->window_steps == 0) {
-        c->important = o->target[i] || !c->selectable;
+    if (c->window_steps == 0)
         return;
-    }
     assert_false(c->in_flight);
     assert_true(c->window_steps <= o->interval);
     for (int j = 0; j < c->cols; j++)
-        mean[j] = o->target[i] ? c->window[j] / c->window_steps
-                               : rounded(o, c->window[j] / c->window_steps);
+        mean[j] =
+            c->enters ? c->window[j] / c->window_steps : rounded(o, c->window[j] / c->window_steps);
     adamw(o, c, mean, deferred_lr(o, c, lr));
     c->used += c->window_steps;
-    c->in_flight = !o->target[i];
+    c->in_flight = !c->enters;
     c->due = o->step + o->lag;
     c->oldest_in_flight = c->oldest;
     c->window_steps = 0;
-    c->important = o->target[i];
-    if (c->important)
+    if (c->enters)
         show(o, c);
+    c->enters = false;
+}
+
+/* The windows of one group close. First its channels change sides: all that leave, then those that
+ * enter, in their order, while there is room. */
+static void close_group(struct oracle *o, int group, double lr)
+{
+    for (int i = 0; i < o->n_channels; i++)
+        if (o->channels[i].selectable && group_of(&o->channels[i], o->interval) == group)
+            o->channels[i].important &= o->target[i];
+    for (int i = 0; i < o->n_channels; i++) {
+        struct channel *c = &o->channels[i];
+        if (!c->selectable || c->important || !o->target[i] || c->window_steps == 0 ||
+            group_of(c, o->interval) != group)
+            continue;
+        c->important = c->enters = has_room(o, c);
+    }
+    for (int i = 0; i < o->n_channels; i++)
+        if (o->channels[i].selectable && group_of(&o->channels[i], o->interval) == group)
+            close_window(o, i, lr);
 }
 
 static void arrive(struct oracle *o, bool all)
@@ -281,9 +320,8 @@ static double clip(struct oracle *o, const float *grads)
 static void flush(struct oracle *o, double lr)
 {
     arrive(o, true);
-    for (int i = 0; i < o->n_channels; i++)
-        if (o->channels[i].selectable)
-            close_window(o, i, lr);
+    for (int group = 0; group < o->interval; group++)
+        close_group(o, group, lr);
     arrive(o, true);
 }
 
@@ -361,12 +399,10 @@ void oracle_step(struct oracle *o, const float *grads, float lr)
     for (int i = 0; i < o->n_channels; i++)
         use_gradient(o, &o->channels[i], grads, factor, lr);
     arrive(o, false);
-    for (int i = 0; i < o->n_channels; i++) {
-        const struct channel *c = &o->channels[i];
-        int group = group_of(c, o->interval), t = (o->step - o->began) % o->interval;
-        if (c->selectable && t == (k->stagger ? group : o->interval - 1))
-            close_window(o, i, lr);
-    }
+    const int t = (o->step - o->began) % o->interval;
+    for (int group = 0; group < o->interval; group++)
+        if (t == (k->stagger ? group : o->interval - 1))
+            close_group(o, group, lr);
     arrive(o, false);
     if (k->update_interval == 0 && elapsed >= 0 && k->topk_ratio > 0 && k->topk_ratio < 1)
         choose_interval(o, lr);

@@ -179,6 +179,16 @@ void problem_create_layers(struct problem *p, int layers, int matrices, struct c
     create(p, 1, config);
 }
 
+void problem_create_tall(struct problem *p, int rows, struct comm *comm,
+                         const struct engine_config *config)
+{
+    begin(p, comm);
+    params_add(&p->table, "first", PARAM_VECTOR, 1, 5, 0);
+    params_add(&p->table, "tall", PARAM_MATRIX, rows, 3, 1)->decay = true;
+    params_add(&p->table, "last", PARAM_VECTOR, 1, 5, 2);
+    create(p, 1, config);
+}
+
 void problem_destroy(struct problem *p)
 {
     engine_destroy(p->engine);

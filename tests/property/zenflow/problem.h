@@ -28,6 +28,9 @@ void problem_create(struct problem *p, unsigned seed, struct comm *comm,
 /* So many layers of so many matrices, every second of them a vector. */
 void problem_create_layers(struct problem *p, int layers, int matrices, struct comm *comm,
                            const struct engine_config *config);
+/* One block of one matrix with so many rows, between two vectors. */
+void problem_create_tall(struct problem *p, int rows, struct comm *comm,
+                         const struct engine_config *config);
 void problem_destroy(struct problem *p);
 
 /* Sample s's part of step's gradient, added to grads. Channels differ in size by orders, and which
