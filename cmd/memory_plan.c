@@ -54,8 +54,7 @@ static struct memory_use measure(const struct run *run, const struct config *c, 
         params_share_values(&table, size.value_slots);
         params_share_gradients(&table, size.gradient_slots);
         struct engine_config e = engine_settings(c, NULL);
-        engine_measure(&e, &table, run->device->dtype, comm_rank(run->comm), comm_size(run->comm),
-                       &use);
+        engine_measure(&e, run->device, &table, comm_rank(run->comm), comm_size(run->comm), &use);
         params_free(&table);
     }
     return use;

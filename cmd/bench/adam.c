@@ -75,6 +75,7 @@ struct bench {
     const struct options *options;
     struct worker_pool *pool;
     struct host_adam_matrix matrix; /* as bf16 or fp32: see set_dtype */
+    void *exchange;                 /* of as many elements as it has */
     float *masters;                 /* its parameters, in fp32 */
     uint16_t *halves;               /* and in bf16, with remainders */
     int16_t *remainders;
@@ -162,16 +163,16 @@ static void fill_state(void *tasks, int i)
 
 /* A gradient, before each update: what the one before has left there is a parameter, perhaps of the
  * other type, whose halves would be numbers that no gradient has, and denormals are slow. */
-static void fill_gradient(void *tasks, int i)
+static void fill_gradient(void *bench, int i)
 {
-    const struct host_adam_chunk *t = (const struct host_adam_chunk *)tasks + i;
-    const struct host_adam_matrix *x = t->matrix;
+    const struct bench *b = bench;
+    const struct host_adam_chunk *t = &b->tasks[i];
     for (size_t at = first_element(t), end = at + n_elements(t); at < end; at++) {
         const float gradient = 1e-2f * (float)(at % 13 + 1);
-        if (x->dtype == DTYPE_BF16)
-            ((uint16_t *)x->exchange)[at] = bf16_from_f32(gradient);
+        if (b->matrix.dtype == DTYPE_BF16)
+            ((uint16_t *)b->exchange)[at] = bf16_from_f32(gradient);
         else
-            ((float *)x->exchange)[at] = gradient;
+            ((float *)b->exchange)[at] = gradient;
     }
 }
 
@@ -190,8 +191,14 @@ static void run_groups(const struct bench *b, enum host_adam_path path)
         .rule = {.lr = 1e-4f, .beta1 = 0.9f, .beta2 = 0.999f, .eps = 1e-8f, .weight_decay = 0.01f},
         .path = path,
     };
-    for (job.group = 0; job.group < job.n_groups; job.group++)
+    size_t at = 0; /* groups lie packed, one behind the other, as they would lie in turns */
+    for (job.group = 0; job.group < job.n_groups; job.group++) {
+        const struct row_groups groups = row_groups_of(&b->matrix.part, job.n_groups);
+        const int rows = row_groups_count(&groups, job.group, (int)b->matrix.rows);
+        job.exchange = (char *)b->exchange + at * dtype_size(b->matrix.dtype);
+        at += (size_t)rows * b->matrix.cols;
         run_tasks(b, host_adam_run, &job);
+    }
 }
 
 /* The matrix as an engine has it whose parameters are of this dtype. */
@@ -209,7 +216,7 @@ static double run_measure(struct bench *b, enum measure measure, enum host_adam_
     const bool adam = measure == ADAM_BF16 || measure == ADAM_F32;
     set_dtype(b, measure == ADAM_BF16 ? DTYPE_BF16 : DTYPE_F32);
     if (adam)
-        run_tasks(b, fill_gradient, b->tasks);
+        run_tasks(b, fill_gradient, b);
     const double begin = clock_seconds();
     if (adam)
         run_groups(b, path);
@@ -318,7 +325,7 @@ static bool measure_in_new_memory(const struct options *o, int threads, json_t *
               (b.remainders = host_memory_allocate(bytes / 2, err)) &&
               (x->m = host_memory_allocate(bytes, err)) &&
               (x->v = host_memory_allocate(bytes, err)) &&
-              (x->exchange = host_memory_allocate(bytes, err));
+              (b.exchange = host_memory_allocate(bytes, err));
     if (ok)
         measure_threads(&b, threads, lines);
     host_memory_free(b.masters, bytes);
@@ -326,7 +333,7 @@ static bool measure_in_new_memory(const struct options *o, int threads, json_t *
     host_memory_free(b.remainders, bytes / 2);
     host_memory_free(x->m, bytes);
     host_memory_free(x->v, bytes);
-    host_memory_free(x->exchange, bytes);
+    host_memory_free(b.exchange, bytes);
     return ok;
 }
 

@@ -127,7 +127,6 @@ static void make_table(struct kernel_bench *b)
         .deferred = b->deferred,
         .waiting = b->waiting,
         .window = b->m,
-        .exchange = b->exchange,
         .master = b->master,
         .m = b->m,
         .v = b->v,

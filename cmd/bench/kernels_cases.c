@@ -392,15 +392,10 @@ static struct op_cost of_adamw_important(const struct kernel_shape *s)
     return cost_adamw(s->element, (double)s->important * s->C);
 }
 
-static struct channel_set channels_in(uint64_t groups)
-{
-    return (struct channel_set){.n_groups = INTERVAL, .groups = groups};
-}
-
 static void run_accumulate_rows(void *bench)
 {
     const struct kernel_bench *b = bench;
-    struct channel_set set = channels_in((1 << INTERVAL) - 1);
+    const struct channel_set set = {.n_groups = INTERVAL, .groups = (1 << INTERVAL) - 1};
     row_ops_of(b)->accumulate_rows(stream_of(b), &b->batch, exchange_dtype(b), &set, 1, b->one);
 }
 
@@ -411,12 +406,19 @@ static struct op_cost of_accumulate_rows(const struct kernel_shape *s)
     return cost_accumulate_rows(s->element, deferred, deferred / INTERVAL);
 }
 
+/* The group that closes, in host memory. */
+static struct packed_rows packed(const struct kernel_bench *b)
+{
+    return (struct packed_rows){.memory = b->exchange,
+                                .n = (size_t)b->shape.vocab * (size_t)b->shape.C,
+                                .n_groups = INTERVAL};
+}
+
 static void run_send_rows(void *bench)
 {
     const struct kernel_bench *b = bench;
-    struct channel_set set = channels_in(1);
-    row_ops_of(b)->send_rows(stream_of(b), &b->batch, ROWS_WINDOW, exchange_dtype(b), &set,
-                             INTERVAL);
+    const struct packed_rows to = packed(b);
+    row_ops_of(b)->send_rows(stream_of(b), &b->batch, exchange_dtype(b), &to, INTERVAL);
 }
 
 static struct op_cost of_send_rows(const struct kernel_shape *s)
@@ -427,8 +429,8 @@ static struct op_cost of_send_rows(const struct kernel_shape *s)
 static void run_receive_rows(void *bench)
 {
     const struct kernel_bench *b = bench;
-    struct channel_set set = channels_in(1);
-    row_ops_of(b)->receive_rows(stream_of(b), &b->batch, exchange_dtype(b), &set);
+    const struct packed_rows from = packed(b);
+    row_ops_of(b)->receive_rows(stream_of(b), &b->batch, exchange_dtype(b), &from);
 }
 
 static struct op_cost of_receive_rows(const struct kernel_shape *s)

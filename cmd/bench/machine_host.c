@@ -113,7 +113,7 @@ bool machine_measure_host(const struct measuring *m, struct zf_error *err)
     bool ok = (x->parameters = host_memory_allocate(bytes, err)) &&
               (x->m = host_memory_allocate(bytes, err)) &&
               (x->v = host_memory_allocate(bytes, err)) &&
-              (x->exchange = host_memory_allocate(bytes, err)) &&
+              (job.exchange = host_memory_allocate(bytes, err)) &&
               (x->dtype == DTYPE_F32 || (x->remainders = host_memory_allocate(bytes, err)));
     if (ok) {
         int mine = (int)m->machine->cores / comm_core_size(m->comm);
@@ -127,7 +127,7 @@ bool machine_measure_host(const struct measuring *m, struct zf_error *err)
     host_memory_free(x->parameters, bytes);
     host_memory_free(x->m, bytes);
     host_memory_free(x->v, bytes);
-    host_memory_free(x->exchange, bytes);
+    host_memory_free(job.exchange, bytes);
     host_memory_free(x->remainders, bytes);
     free(x->updates);
     free(tasks);

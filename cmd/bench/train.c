@@ -59,6 +59,8 @@ static const struct bench_option option_table[] = {
      "where ZenFlow's windows are: device or host (device)"},
     {"--offload", BENCH_FLAG, FIELD(config.zenflow.offload), 0, 0,
      "important channels' state stays on the host between steps"},
+    {"--zero_copy", BENCH_FLAG, FIELD(config.zero_copy), 0, 0,
+     "kernels cross the link, in place of copy engines"},
     {"--offload_param", BENCH_WHOLE, FIELD(config.param_buffers), 0, 1 << 16,
      "blocks' parameters on the host, and room for so many on the device; 0: none there (0)"},
     {"--pt_reserved_cores_perc", BENCH_REAL, FIELD(config.zenflow.pt_reserved_cores_perc), 0, 1,

@@ -262,8 +262,8 @@ static void measure_memory(const struct train_job *job, const struct train_metho
     params_share_gradients(&table, size.gradient_slots);
     r->use.collectives = comm_device_allowance(job->comm);
     gpt_measure(job->device, &job->config, &size, &r->use);
-    engine_measure(&method->engine, &table, job->device->dtype, comm_rank(job->comm),
-                   comm_size(job->comm), &r->use);
+    engine_measure(&method->engine, job->device, &table, comm_rank(job->comm), comm_size(job->comm),
+                   &r->use);
     params_free(&table);
     r->needed = memory_total(&r->use);
     r->free = job->device->free_bytes();

@@ -172,6 +172,7 @@ struct config {
     /* where optimizer state lives */
     int zero_stage;
     enum offload_device offload_optimizer, offload_param;
+    bool zero_copy;
     int param_buffers;
     struct zenflow_config zenflow;
 };

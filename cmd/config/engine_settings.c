@@ -40,6 +40,7 @@ struct engine_config engine_settings(const struct config *c, struct trace *trace
         .deferred_lr_scale = 1,
         .reserved_cores = c->zenflow.pt_reserved_cores_perc,
         .params_on_host = c->offload_param == OFFLOAD_CPU,
+        .zero_copy = c->zero_copy,
         .trace = trace,
     };
     if (c->zenflow.enabled)

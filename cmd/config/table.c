@@ -183,6 +183,8 @@ const struct config_key config_table[] = {
      .help = "1 and 2 divide optimizer state over the ranks; 3 with one rank"},
     {DS_CHOICE(ZERO "offload_optimizer.device", offload_optimizer, "none|cpu", "none",
                "cpu: optimizer state in host memory, updated there")},
+    {DS_BOOL(ZERO "offload_optimizer.zero_copy", zero_copy, "false",
+             "a GPU's kernels cross the link themselves, in place of its copy engines")},
     {DS_CHOICE(ZERO "offload_param.device", offload_param, "none|cpu", "none",
                "cpu: blocks' parameters too, with stage 3; they come when they are needed")},
     {DS_NUMBER(CONFIG_INT, ZERO "offload_param.buffer_count", param_buffers, "2", 1, INT_MAX,

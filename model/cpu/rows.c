@@ -134,37 +134,70 @@ static void send_row(void *restrict dst, enum dtype dtype, const float *restrict
             bf16[i] = bf16_from_f32(src[i] / divisor);
 }
 
+struct staging {
+    const struct channel_set *set;
+    enum dtype dtype;
+};
+
+static void stage(const struct matrix_rows *m, int first, int last, const void *argument)
+{
+    const struct staging *t = argument;
+    const size_t bytes = dtype_size(t->dtype) * (size_t)m->cols;
+    const struct row_groups groups = row_groups_of(&m->part, t->set->n_groups);
+    for (int i = first; i < last; i++)
+        if (in_set(t->set, m, i, row_groups_group(&groups, i)))
+            memcpy((char *)m->staged + (size_t)i * bytes,
+                   (const char *)m->deferred + (size_t)i * bytes, bytes);
+}
+
+void cpu_stage_rows(struct stream *s, const struct matrix_batch *batch, enum dtype dtype,
+                    const struct channel_set *set)
+{
+    (void)s;
+    const struct staging t = {set, dtype};
+    cpu_for_rows(batch, stage, &t);
+}
+
 /* Rows that cross between host and device. */
 struct transfer {
-    const struct channel_set *set;
-    enum row_source source;
+    const struct packed_rows *packed;
     enum dtype dtype;
     float divisor;
 };
 
-static void send(const struct matrix_rows *m, int first, int last, const void *argument)
+/* Calls work(m, row, its place) for the rows of [first, last) that are meant. */
+static void for_packed(const struct matrix_rows *m, int first, int last, const struct transfer *t,
+                       void (*work)(const struct matrix_rows *, int, void *,
+                                    const struct transfer *))
 {
-    const struct transfer *t = argument;
-    const size_t size = dtype_size(t->dtype);
-    const struct row_groups groups = row_groups_of(&m->part, t->set->n_groups);
-    for (int i = first; i < last; i++) {
-        const size_t at = (size_t)i * m->cols;
-        if (!in_set(t->set, m, i, row_groups_group(&groups, i)))
-            continue;
-        if (t->source == ROWS_WINDOW)
-            send_row((char *)m->exchange + at * size, t->dtype, m->window + at, t->divisor,
-                     m->cols);
-        else
-            memcpy((char *)m->staged + at * size, (const char *)m->deferred + at * size,
-                   size * m->cols);
+    const struct packed_rows *p = t->packed;
+    const struct row_groups groups = row_groups_of(&m->part, p->n_groups);
+    int low, high;
+    packed_positions(p, m, &low, &high);
+    for (int row = row_groups_next(&groups, p->group, first); row < last;
+         row = row_groups_next(&groups, p->group, row + 1)) {
+        const int position = row_groups_count(&groups, p->group, row);
+        const size_t at = m->packed + (size_t)position * (size_t)m->cols - p->first;
+        if (position >= low && position < high && m->place[row] == CHANNEL_DEFERRED)
+            work(m, row, (char *)p->memory + at * dtype_size(t->dtype), t);
     }
 }
 
-void cpu_send_rows(struct stream *s, const struct matrix_batch *batch, enum row_source source,
-                   enum dtype dtype, const struct channel_set *set, float divisor)
+static void send_one(const struct matrix_rows *m, int row, void *place, const struct transfer *t)
+{
+    send_row(place, t->dtype, m->window + (size_t)row * (size_t)m->cols, t->divisor, m->cols);
+}
+
+static void send(const struct matrix_rows *m, int first, int last, const void *argument)
+{
+    for_packed(m, first, last, argument, send_one);
+}
+
+void cpu_send_rows(struct stream *s, const struct matrix_batch *batch, enum dtype dtype,
+                   const struct packed_rows *to, float divisor)
 {
     (void)s;
-    const struct transfer t = {set, source, dtype, divisor};
+    const struct transfer t = {to, dtype, divisor};
     cpu_for_rows(batch, send, &t);
 }
 
@@ -177,23 +210,21 @@ static void receive_row(float *restrict dst, const void *restrict src, enum dtyp
         dst[i] = dtype == DTYPE_F32 ? f32[i] : bf16_to_f32(bf16[i]);
 }
 
+static void receive_one(const struct matrix_rows *m, int row, void *place, const struct transfer *t)
+{
+    receive_row((float *)m->values + (size_t)row * (size_t)m->cols, place, t->dtype, m->cols);
+}
+
 static void receive(const struct matrix_rows *m, int first, int last, const void *argument)
 {
-    const struct transfer *t = argument;
-    const struct row_groups groups = row_groups_of(&m->part, t->set->n_groups);
-    for (int i = first; i < last; i++) {
-        const size_t at = (size_t)i * m->cols;
-        if (in_set(t->set, m, i, row_groups_group(&groups, i)))
-            receive_row((float *)m->values + at,
-                        (const char *)m->exchange + at * dtype_size(t->dtype), t->dtype, m->cols);
-    }
+    for_packed(m, first, last, argument, receive_one);
 }
 
 void cpu_receive_rows(struct stream *s, const struct matrix_batch *batch, enum dtype dtype,
-                      const struct channel_set *set)
+                      const struct packed_rows *from)
 {
     (void)s;
-    const struct transfer t = {.set = set, .dtype = dtype};
+    const struct transfer t = {.packed = from, .dtype = dtype};
     cpu_for_rows(batch, receive, &t);
 }
 

@@ -12,9 +12,9 @@
 
 #define BLOCK 256
 
-/* The grid of operators that run on side streams, beside the model's kernels, is ROW_SIDE_BLOCKS. A
- * link of 64 GB/s with a latency of 2 us needs 128 KB in flight; one pack of 16 bytes in each of
- * these threads is that much, and most multiprocessors are left alone. */
+/* The grid of operators that read or write the host's memory, beside the model's kernels, is
+ * ROW_SIDE_BLOCKS. A link of 64 GB/s with a latency of 2 us needs 128 KB in flight; one pack of 16
+ * bytes in each of these threads is that much, and most multiprocessors are left alone. */
 
 /* Packs of W that a lane has in flight: all of its part of a piece, but no more than 4. */
 template <int W> constexpr int BATCH = ROW_PIECE / (WARP * W) < 4 ? ROW_PIECE / (WARP * W) : 4;
@@ -36,11 +36,11 @@ struct group_walk {
     row_groups groups;
 };
 
-__device__ static inline int group_of(const row_set &set, const row_piece &at, group_walk &walk)
+__device__ static inline int group_of(int n_groups, const row_piece &at, group_walk &walk)
 {
     if (walk.matrix != at.matrix) {
         walk.matrix = at.matrix;
-        walk.groups = row_groups_of(&at.matrix->part, set.n_groups);
+        walk.groups = row_groups_of(&at.matrix->part, n_groups);
     }
     return row_groups_group(&walk.groups, at.row);
 }
@@ -101,7 +101,7 @@ __global__ static void __launch_bounds__(BLOCK)
     for (int piece = first_piece(); piece < batch.n_pieces; piece += piece_stride()) {
         const row_piece at = piece_at(batch, piece, walk);
         const matrix_rows &m = *at.matrix;
-        const int group = group_of(set, at, groups);
+        const int group = group_of(set.n_groups, at, groups);
         if (!in_set(set, m, at.row, group))
             continue;
         const bool keeps = !(fresh >> group & 1);
@@ -156,63 +156,119 @@ __device__ static inline void transfer_piece(To *__restrict__ dst, const From *_
     }
 }
 
-/* Where rows of a matrix go and come from. */
-enum direction { WINDOWS_LEAVE, GRADIENTS_LEAVE, VALUES_ARRIVE };
-
-/* To and From are the types at either end; the wider pack is one of W elements: 16 bytes of the
- * narrower type. Limit: the link. Reads and writes each element of the set's rows once. */
-template <typename To, typename From, int W, direction way>
-__global__ static void __launch_bounds__(BLOCK)
-    transfer_kernel(matrix_batch batch, row_set set, float divisor)
+/* W elements are 16 bytes. Limit: the link. Reads and writes each element of the set's rows once.
+ */
+template <typename T, int W>
+__global__ static void __launch_bounds__(BLOCK) stage_kernel(matrix_batch batch, row_set set)
 {
-    constexpr bool arrives = way == VALUES_ARRIVE, divides = way == WINDOWS_LEAVE;
     piece_walk walk = {};
     group_walk groups = {};
     for (int piece = first_piece(); piece < batch.n_pieces; piece += piece_stride()) {
         const row_piece at = piece_at(batch, piece, walk);
         const matrix_rows &m = *at.matrix;
-        if (!in_set(set, m, at.row, group_of(set, at, groups)))
+        if (!in_set(set, m, at.row, group_of(set.n_groups, at, groups)))
             continue;
         const size_t row = (size_t)at.row * m.cols;
-        To *dst = (To *)(arrives ? m.values : way == WINDOWS_LEAVE ? m.exchange : m.staged) + row;
-        const void *rows = arrives ? m.exchange : way == WINDOWS_LEAVE ? m.window : m.deferred;
-        const From *src = (const From *)rows + row;
+        T *dst = (T *)m.staged + row;
+        const T *src = (const T *)m.deferred + row;
         if (fits_pack<W>(dst, 16, m.cols) && fits_pack<W>(src, 16, m.cols))
-            transfer_piece<W, divides>(dst, src, at.first, at.last, divisor);
+            transfer_piece<W, false>(dst, src, at.first, at.last, 1);
         else
-            transfer_piece<1, divides>(dst, src, at.first, at.last, divisor);
+            transfer_piece<1, false>(dst, src, at.first, at.last, 1);
     }
 }
 
-template <typename To, typename From, int W, direction way>
-static void transfer(struct stream *s, const struct matrix_batch *batch,
-                     const struct channel_set *set, float divisor)
+template <typename T, int W>
+static void stage(struct stream *s, const struct matrix_batch *batch, const struct channel_set *set)
 {
     if (batch->n_pieces > 0 && set->groups != 0)
-        LAUNCH((transfer_kernel<To, From, W, way>), blocks_for(batch->n_pieces, ROW_SIDE_BLOCKS),
-               BLOCK, 0, s, *batch, kernel_set(set), divisor);
+        LAUNCH((stage_kernel<T, W>), blocks_for(batch->n_pieces, ROW_SIDE_BLOCKS), BLOCK, 0, s,
+               *batch, kernel_set(set));
 }
 
-void cuda_send_rows(struct stream *s, const struct matrix_batch *batch, enum row_source source,
-                    enum dtype dtype, const struct channel_set *set, float divisor)
+void cuda_stage_rows(struct stream *s, const struct matrix_batch *batch, enum dtype dtype,
+                     const struct channel_set *set)
 {
-    if (source == ROWS_WINDOW && dtype == DTYPE_F32)
-        transfer<float, float, 4, WINDOWS_LEAVE>(s, batch, set, divisor);
-    else if (source == ROWS_WINDOW)
-        transfer<bf16, float, 8, WINDOWS_LEAVE>(s, batch, set, divisor);
-    else if (dtype == DTYPE_F32)
-        transfer<float, float, 4, GRADIENTS_LEAVE>(s, batch, set, divisor);
+    if (dtype == DTYPE_F32)
+        stage<float, 4>(s, batch, set);
     else
-        transfer<bf16, bf16, 8, GRADIENTS_LEAVE>(s, batch, set, divisor);
+        stage<bf16, 8>(s, batch, set);
+}
+
+/* packed_rows as kernels take it, without padding. */
+struct row_places {
+    void *memory;
+    size_t first, n;
+    int group, n_groups;
+};
+
+/* Whether a row is meant; then *at is its place, in elements of the memory. */
+__device__ static inline bool has_place(const row_places &p, const row_piece &piece,
+                                        group_walk &walk, size_t *at)
+{
+    const matrix_rows &m = *piece.matrix;
+    if (group_of(p.n_groups, piece, walk) != p.group)
+        return false;
+    const int position = row_groups_count(&walk.groups, p.group, piece.row);
+    *at = m.packed + (size_t)position * m.cols - p.first; /* of one before, it is huge */
+    return *at < p.n && m.place[piece.row] == CHANNEL_DEFERRED;
+}
+
+/* To and From are the types at either end; the wider pack is one of W elements: 16 bytes of the
+ * narrower type. Limit: the link, or of device memory that. Reads and writes each element of the
+ * rows that are meant once. */
+template <typename To, typename From, int W, bool arrives>
+__global__ static void __launch_bounds__(BLOCK)
+    packed_kernel(matrix_batch batch, row_places places, float divisor)
+{
+    piece_walk walk = {};
+    group_walk groups = {};
+    for (int piece = first_piece(); piece < batch.n_pieces; piece += piece_stride()) {
+        const row_piece at = piece_at(batch, piece, walk);
+        const matrix_rows &m = *at.matrix;
+        size_t place;
+        if (!has_place(places, at, groups, &place))
+            continue;
+        const size_t row = (size_t)at.row * m.cols;
+        To *dst = arrives ? (To *)m.values + row : (To *)places.memory + place;
+        const From *src =
+            arrives ? (const From *)places.memory + place : (const From *)(void *)m.window + row;
+        if (fits_pack<W>(dst, 16, m.cols) && fits_pack<W>(src, 16, m.cols))
+            transfer_piece<W, !arrives>(dst, src, at.first, at.last, divisor);
+        else
+            transfer_piece<1, !arrives>(dst, src, at.first, at.last, divisor);
+    }
+}
+
+/* Short work in device memory may use all multiprocessors; what waits for the link leaves most. */
+template <typename To, typename From, int W, bool arrives>
+static void transfer(struct stream *s, const struct matrix_batch *batch,
+                     const struct packed_rows *packed, float divisor)
+{
+    const int most = packed->on_device ? 8 * cuda_multiprocessors() : ROW_SIDE_BLOCKS;
+    const row_places places = {packed->memory, packed->first, packed->n, packed->group,
+                               packed->n_groups};
+    if (batch->n_pieces > 0)
+        LAUNCH((packed_kernel<To, From, W, arrives>), blocks_for(batch->n_pieces, most), BLOCK, 0,
+               s, *batch, places, divisor);
+}
+
+void cuda_send_rows(struct stream *s, const struct matrix_batch *batch, enum dtype dtype,
+                    const struct packed_rows *to, float divisor)
+{
+    if (dtype == DTYPE_F32)
+        transfer<float, float, 4, false>(s, batch, to, divisor);
+    else
+        transfer<bf16, float, 8, false>(s, batch, to, divisor);
 }
 
 void cuda_receive_rows(struct stream *s, const struct matrix_batch *batch, enum dtype dtype,
-                       const struct channel_set *set)
+                       const struct packed_rows *from)
 {
     if (dtype == DTYPE_F32)
-        transfer<bf16, float, 8, VALUES_ARRIVE>(s, batch, set, 1);
+        transfer<bf16, float, 8, true>(s, batch, from, 1);
     else
-        transfer<bf16, bf16, 8, VALUES_ARRIVE>(s, batch, set, 1);
+        transfer<bf16, bf16, 8, true>(s, batch, from, 1);
 }
 
 /* values = master rounded; columns [first, last) */

@@ -30,13 +30,12 @@ struct matrix_rows {
     float *window;              /* (n_rows, cols) gathered gradients */
     const void *home;           /* (n_rows, cols) parameters as the host keeps them; memory of
                                    allocate_host */
-    void *exchange;             /* (n_rows, cols) windows leave and values arrive through it;
-                                   memory of allocate_host */
     void *staged;               /* (n_rows, cols) gradients leave into it; the same */
     float *master, *m, *v;      /* (slots, cols) state of AdamW, a row for each slot, or if
                                    `visiting` for each update in their order; master NULL: `values`
                                    is the fp32 master */
     int n_rows, cols;
+    size_t packed;           /* where its rows begin among its layer's packed ones, in elements */
     struct matrix_part part; /* which rows they are, for their groups */
     int decays;              /* 1: the rule's weight decay applies; 0: it does not */
     int streams;             /* 1: `values` is a slot: what updates masters leaves it alone */

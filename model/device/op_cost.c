@@ -179,6 +179,12 @@ struct op_cost cost_receive_rows(int element, int exchange, double elements)
     return (struct op_cost){.bytes = element * elements, .link = exchange * elements};
 }
 
+/* Read as one type, written as the other. */
+struct op_cost cost_pack_rows(int from, int to, double elements)
+{
+    return (struct op_cost){.bytes = (from + to) * elements};
+}
+
 /* Read and written. */
 struct op_cost cost_copy_rows(double bytes)
 {

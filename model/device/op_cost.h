@@ -55,6 +55,8 @@ struct op_cost cost_accumulate_rows(int from, double elements, double fresh);
 /* exchange: bytes of an element on the link */
 struct op_cost cost_send_rows(int from, int exchange, double elements);
 struct op_cost cost_receive_rows(int element, int exchange, double elements);
+/* The same, where they are only packed, or unpacked, within device memory. */
+struct op_cost cost_pack_rows(int from, int to, double elements);
 struct op_cost cost_copy_rows(double bytes);
 
 #endif

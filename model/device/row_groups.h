@@ -87,4 +87,29 @@ ROW_GROUPS_INLINE int row_groups_end(const struct row_groups *g, int row)
     return row_groups_begin(g, row_groups_block(g, row) + 1);
 }
 
+/* Blocks of a group, the first of which is `first`, among blocks [0, end). */
+ROW_GROUPS_INLINE int row_groups_blocks(const struct row_groups *g, int first, int end)
+{
+    return end > first ? (end - first + g->n_groups - 1) / g->n_groups : 0;
+}
+
+/* Rows of a group before a row, from the matrix's first. */
+ROW_GROUPS_INLINE int row_groups_before(const struct row_groups *g, int group, int row)
+{
+    const int first = (group + g->n_groups - g->index % g->n_groups) % g->n_groups;
+    const int block = row_groups_block(g, row);
+    const int longer = block < g->n_longer ? block : g->n_longer;
+    const int begun =
+        (block + g->index) % g->n_groups == group ? row - row_groups_begin(g, block) : 0;
+    return row_groups_blocks(g, first, block) * g->length + row_groups_blocks(g, first, longer) +
+           begun;
+}
+
+/* Rows of a group among the part's first n. Of a row of that group it is the position: its place
+ * where the part's rows of the group lie packed, one behind the other. */
+ROW_GROUPS_INLINE int row_groups_count(const struct row_groups *g, int group, int n)
+{
+    return row_groups_before(g, group, n) - row_groups_before(g, group, 0);
+}
+
 #endif

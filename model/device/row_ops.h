@@ -38,7 +38,28 @@ struct channel_set {
     uint64_t groups; /* bit j: group j is meant */
 };
 
-/* Blocks, and so multiprocessors at most, of a GPU's operators that run beside the model's. */
+/* One group's rows of a layer as they lie packed: matrix after matrix, in each the group's rows in
+ * their order, wherever they stand (row_groups_count), from matrix_rows.packed on. Meant are
+ * the deferred ones that begin within elements [first, first + n) of the layer's, all of which have
+ * room there. */
+struct packed_rows {
+    void *memory; /* of element `first` */
+    size_t first, n;
+    int group, n_groups;
+    bool on_device; /* device memory; else memory of allocate_host */
+};
+
+/* Positions [*low, *high) of a matrix's that begin in there. */
+static inline void packed_positions(const struct packed_rows *p, const struct matrix_rows *m,
+                                    int *low, int *high)
+{
+    const size_t cols = (size_t)m->cols, end = p->first + p->n;
+    *low = p->first > m->packed ? (int)((p->first - m->packed + cols - 1) / cols) : 0;
+    *high = end > m->packed ? (int)((end - m->packed + cols - 1) / cols) : 0;
+}
+
+/* Blocks, and so multiprocessors at most, of a GPU's operators that read or write the host's memory
+ * beside the model's. */
 #define ROW_SIDE_BLOCKS 32
 
 /* Which rows an operator reads: this step's gradient, as take_rows left it, or gathered ones. */
@@ -83,14 +104,17 @@ typedef void op_adamw_rows(struct stream *s, const struct matrix_batch *batch,
 typedef void op_accumulate_rows(struct stream *s, const struct matrix_batch *batch,
                                 enum dtype dtype, const struct channel_set *set, uint64_t fresh,
                                 const float *scale);
-/* For each row of the set: exchange = window / divisor as `dtype` (F32 or BF16); or where the
- * source is the gradient, staged = deferred, both of that dtype. */
-typedef void op_send_rows(struct stream *s, const struct matrix_batch *batch,
-                          enum row_source source, enum dtype dtype, const struct channel_set *set,
-                          float divisor);
-/* For each row of the set: values = exchange, which holds `dtype`. */
+/* Taken gradients leave. For each row of the set: staged = deferred, both of `dtype`. */
+typedef void op_stage_rows(struct stream *s, const struct matrix_batch *batch, enum dtype dtype,
+                           const struct channel_set *set);
+/* Windows leave, packed. For each deferred row that is meant: its place in memory =
+ * window / divisor, as `dtype` (F32 or BF16). */
+typedef void op_send_rows(struct stream *s, const struct matrix_batch *batch, enum dtype dtype,
+                          const struct packed_rows *to, float divisor);
+/* And come back as parameters. For each deferred row that is meant: values = its place in memory,
+ * which holds `dtype`. */
 typedef void op_receive_rows(struct stream *s, const struct matrix_batch *batch, enum dtype dtype,
-                             const struct channel_set *set);
+                             const struct packed_rows *from);
 /* Fills slots, of matrices that stream: values = master of channels whose state is on the device,
  * rounded to bf16 if `dtype` is BF16; and if `from_home`, of all others values = home. dtype:
  * home's; from_home: only where that is not the device's, else home is copied. */
@@ -109,6 +133,7 @@ typedef void op_copy_rows(struct stream *s, void *dst, const int *dst_row, const
     X(select_rows)                                                                                 \
     X(adamw_rows)                                                                                  \
     X(accumulate_rows)                                                                             \
+    X(stage_rows)                                                                                  \
     X(send_rows)                                                                                   \
     X(receive_rows)                                                                                \
     X(show_rows)                                                                                   \

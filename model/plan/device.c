@@ -8,7 +8,10 @@
 #include <stdlib.h>
 #include <string.h>
 
-#define COPY_LIMIT ((size_t)256 << 20) /* larger ones are counted alone */
+/* Larger copies are counted alone; and those between arrays of the plan's of which one is larger
+ * than this: it is the model's. */
+#define COPY_LIMIT  ((size_t)256 << 20)
+#define ARRAY_LIMIT ((size_t)32 << 20)
 
 /* There is one at a time: what struct device's functions are given does not always tell which. */
 static struct plan *the_plan;
@@ -131,6 +134,12 @@ static void stream_call(struct stream *s, void (*function)(void *), void *argume
 
 /* ---- copies ---- */
 
+static bool is_made(const struct allocation *to, const struct allocation *from, size_t bytes)
+{
+    return bytes <= COPY_LIMIT &&
+           !(to && from && (to->bytes > ARRAY_LIMIT || from->bytes > ARRAY_LIMIT));
+}
+
 static void copy(struct stream *s, void *dst, const void *src, size_t bytes)
 {
     struct plan *p = s->plan;
@@ -139,7 +148,7 @@ static void copy(struct stream *s, void *dst, const void *src, size_t bytes)
     bool up = to && to->on_device && !(from && from->on_device);
     if (bytes == 0)
         return;
-    if (bytes <= COPY_LIMIT)
+    if (is_made(to, from, bytes))
         memcpy(dst, src, bytes);
     struct op_cost cost = {.bytes = (down || up ? 1 : 2) * (double)bytes,
                            .link = down || up ? (double)bytes : 0};

@@ -302,22 +302,64 @@ static void accumulate_rows(struct stream *s, const struct matrix_batch *batch, 
                  cost_accumulate_rows((int)dtype_size(dtype), elements, new_ones), false);
 }
 
-static void send_rows(struct stream *s, const struct matrix_batch *batch, enum row_source source,
-                      enum dtype dtype, const struct channel_set *set, float divisor)
+static void stage_rows(struct stream *s, const struct matrix_batch *batch, enum dtype dtype,
+                       const struct channel_set *set)
 {
+    const int size = (int)dtype_size(dtype);
     double none, elements = elements_in(batch, set, 0, &none);
+    plan_transfer(s, "send rows", cost_send_rows(size, size, elements), true, true);
+}
+
+/* Elements of a layer's packed rows that are meant. */
+static double elements_packed(const struct matrix_batch *batch, const struct packed_rows *p)
+{
+    const struct channel_set set = {.n_groups = p->n_groups, .groups = (uint64_t)1 << p->group};
+    double all = 0;
+    for (int i = 0; i < batch->n; i++) {
+        const struct matrix_rows *m = &batch->matrices[i];
+        const struct row_groups groups = row_groups_of(&m->part, p->n_groups);
+        int low, high;
+        packed_positions(p, m, &low, &high);
+        for (int row = row_groups_next(&groups, p->group, 0); row < m->n_rows;) {
+            const int next = row_groups_end(&groups, row),
+                      end = next < m->n_rows ? next : m->n_rows;
+            const int position = row_groups_count(&groups, p->group, row);
+            const int from = position > low ? row : row + low - position;
+            const int to = position + end - row < high ? end : row + high - position;
+            all += (double)count_in(m, &set, from, to) * m->cols;
+            row = row_groups_next(&groups, p->group, end);
+        }
+    }
+    return all;
+}
+
+/* By a kernel that sits at the link, or within device memory. */
+static void transfer(struct stream *s, const struct packed_rows *packed, const char *name,
+                     struct op_cost crossing, struct op_cost within, bool down)
+{
+    if (plan_on_device(s->plan, packed->memory) && !s->plan->machine.is_cpu)
+        plan_operate(s, name, down ? "packing" : "unpacking", within, false);
+    else
+        plan_transfer(s, name, crossing, down, true);
+}
+
+static void send_rows(struct stream *s, const struct matrix_batch *batch, enum dtype dtype,
+                      const struct packed_rows *to, float divisor)
+{
+    const int size = (int)dtype_size(dtype);
+    const double elements = elements_packed(batch, to);
     (void)divisor;
-    const int from = source == ROWS_WINDOW ? (int)sizeof(float) : (int)dtype_size(dtype);
-    plan_transfer(s, "send rows", cost_send_rows(from, (int)dtype_size(dtype), elements), true,
-                  true);
+    transfer(s, to, "send rows", cost_send_rows((int)sizeof(float), size, elements),
+             cost_pack_rows((int)sizeof(float), size, elements), true);
 }
 
 static void receive_rows(struct stream *s, const struct matrix_batch *batch, enum dtype dtype,
-                         const struct channel_set *set)
+                         const struct packed_rows *from)
 {
-    double none, elements = elements_in(batch, set, 0, &none);
-    plan_transfer(s, "receive rows",
-                  cost_receive_rows(element(s), (int)dtype_size(dtype), elements), false, true);
+    const int size = (int)dtype_size(dtype);
+    const double elements = elements_packed(batch, from);
+    transfer(s, from, "receive rows", cost_receive_rows(element(s), size, elements),
+             cost_pack_rows(size, element(s), elements), false);
 }
 
 static void show_rows(struct stream *s, const struct matrix_batch *batch, enum dtype dtype,

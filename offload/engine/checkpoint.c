@@ -313,7 +313,11 @@ static bool load_groups(struct engine *e, const struct piece *p, struct zf_error
     memcpy(e->observed.important_norm, norms->data, sizeof(double) * n);
     memcpy(e->observed.deferred_norm, (const char *)norms->data + sizeof(double) * n,
            sizeof(double) * n);
-    return true;
+    return exchange_resume(e) ||
+           zf_fail(err,
+                   "%s: it has windows of %d steps and updates in flight that this run's "
+                   "update_interval, apply_lag and full_warm_up_rounds do not lead to",
+                   p->path, e->windows.interval);
 }
 
 static bool load_counters(struct engine *e, const struct piece *p, struct zf_error *err)
@@ -391,6 +395,7 @@ bool engine_load(struct engine *e, const char *directory, struct zf_error *err)
     bool ok = load_all(e, directory, err);
     if (ok) {
         e->selection.to_adopt = UINT64_MAX; /* groups that have looked will find nothing */
+        table_update(e);
         selection_publish(e);
         windows_restore_exchange(e);
     }

@@ -42,6 +42,7 @@ static void place_device_memory(struct engine *e)
     state_place(e);
     table_place(e);
     windows_place(e);
+    exchange_place(e);
     selection_place(e);
     norms_place(e);
 }
@@ -98,10 +99,11 @@ void engine_forget(struct engine *e)
     parameters_forget(e);
 }
 
-void engine_measure(const struct engine_config *config, const struct param_table *table,
-                    enum dtype dtype, int rank, int ranks, struct memory_use *use)
+void engine_measure(const struct engine_config *config, struct device *device,
+                    const struct param_table *table, int rank, int ranks, struct memory_use *use)
 {
-    struct engine e = {.config = *config, .arena = {.use = *use}, .dtype = dtype};
+    struct engine e = {.config = *config, .arena = {.use = *use}, .dtype = device->dtype};
+    e.device = device;
     e.table = table;
     e.rank = rank;
     e.ranks = ranks;
@@ -151,6 +153,7 @@ struct engine *engine_create(const struct engine_config *config, struct device *
         engine_destroy(e);
         return NULL;
     }
+    exchange_create(e);
     table_fill(e);
     host_start(e);
     trace_set_lanes(config->trace, e->streams.down, e->streams.up,
@@ -169,6 +172,7 @@ void engine_destroy(struct engine *e)
     streams_release(e);
     parameters_release(e);
     host_release(e);
+    exchange_release(e);
     windows_release(e);
     norms_release(e);
     state_release(e);
@@ -185,8 +189,8 @@ struct engine_memory engine_memory(const struct engine *e)
 {
     size_t counts = e->n_channels * sizeof *e->host.updates;
     const size_t pinned = e->host.pinned ? e->host.elements * dtype_size(exchange_dtype(e)) : 0;
-    return (struct engine_memory){.host = e->host.state_bytes + pinned + e->host.exchange_bytes +
-                                          counts,
+    return (struct engine_memory){.host = e->host.state_bytes + pinned + e->exchange.bytes +
+                                          e->host.staged_bytes + counts,
                                   .device = memory_total(&e->arena.use),
                                   .host_elements = e->host.elements};
 }

@@ -52,6 +52,8 @@ struct engine_config {
     bool offload_important;  /* important channels' state stays on the host between steps */
     int full_warm_up_rounds; /* steps at the start that update every channel, without lag */
     enum engine_accumulate accumulate;
+    bool zero_copy; /* operators cross the link, in place of copies; always where device memory is
+                       the host's */
     double deferred_lr_scale; /* of host updates; ENGINE_LR_SQRT: square root of the window's
                                  length */
 
@@ -130,9 +132,9 @@ bool engine_save(struct engine *e, const char *directory, struct zf_error *err);
 bool engine_load(struct engine *e, const char *directory, struct zf_error *err);
 
 /* Adds the device memory that an engine will hold on one rank, by use; gradients are those that
- * wait for the clipping factor. dtype: the device's */
-void engine_measure(const struct engine_config *config, const struct param_table *table,
-                    enum dtype dtype, int rank, int ranks, struct memory_use *use);
+ * wait for the clipping factor. */
+void engine_measure(const struct engine_config *config, struct device *device,
+                    const struct param_table *table, int rank, int ranks, struct memory_use *use);
 
 /* Bytes of host and device memory that the engine holds on this rank. */
 struct engine_memory {

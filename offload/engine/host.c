@@ -18,7 +18,6 @@ struct host_arrays {
     float *m, *v, *windows;
     char *parameters;    /* of exchange_dtype */
     int16_t *remainders; /* NULL where parameters are fp32 */
-    char *exchange, *staged;
 };
 
 static struct host_arrays arrays_of(const struct engine *e)
@@ -26,13 +25,12 @@ static struct host_arrays arrays_of(const struct engine *e)
     const size_t n = e->host.elements, bytes = n * dtype_size(exchange_dtype(e));
     const bool on_host = e->config.accumulate == ENGINE_ACCUMULATE_HOST;
     float *floats = (float *)e->host.state;
-    struct host_arrays a = {.m = floats, .v = floats + n, .exchange = e->host.exchange};
+    struct host_arrays a = {.m = floats, .v = floats + n};
     a.windows = on_host ? floats + 2 * n : e->windows.memory;
     char *behind = (char *)(floats + (on_host ? 3 : 2) * n);
     a.parameters = e->host.pinned ? e->host.pinned : behind;
     behind += e->host.pinned ? 0 : bytes;
     a.remainders = e->config.bf16 ? (int16_t *)behind : NULL;
-    a.staged = on_host ? a.exchange + bytes : NULL;
     return a;
 }
 
@@ -44,18 +42,16 @@ static void place_matrix(struct engine *e, struct matrix *m, const struct host_a
     m->host.remainders = a->remainders ? a->remainders + at : NULL;
     m->host.m = a->m + at;
     m->host.v = a->v + at;
-    m->host.exchange = a->exchange + bytes;
-    m->staged = a->staged ? a->staged + bytes : NULL;
     m->window = a->windows + at;
-    m->host.window = a->staged ? m->window : NULL;
+    m->host.window = e->config.accumulate == ENGINE_ACCUMULATE_HOST ? m->window : NULL;
 }
 
-/* Each channel of each matrix has a count of updates; the host's state and exchange buffer exist
- * where channels may be deferred. */
+/* Each channel of each matrix has a count of updates; the host's state exists where channels may be
+ * deferred. */
 static void place_host_state(struct engine *e)
 {
     const struct host_arrays arrays = arrays_of(e);
-    size_t at = 0, row = 0;
+    size_t at = 0, row = 0, staged = 0;
     e->host.updates = zf_calloc(e->n_channels, sizeof *e->host.updates);
     for (int i = 0; i < e->n_matrices; i++) {
         struct matrix *m = &e->matrices[i];
@@ -71,7 +67,10 @@ static void place_host_state(struct engine *e)
         if (!m->selectable)
             continue;
         place_matrix(e, m, &arrays, at);
+        if (e->host.staged)
+            m->staged = (char *)e->host.staged + staged * dtype_size(exchange_dtype(e));
         at += owned_elements(m);
+        staged += deferred_elements(m);
     }
 }
 
@@ -103,6 +102,16 @@ const struct host_adam_chunk *host_chunks(const struct engine *e, int layer)
     return e->host.chunks + e->host.first_chunk[layer];
 }
 
+/* Pinned memory for the gradients that the host gathers. */
+static void allocate_staged(struct engine *e)
+{
+    size_t n = 0;
+    for (int i = 0; i < e->n_matrices; i++)
+        n += deferred_elements(&e->matrices[i]);
+    e->host.staged_bytes = n * dtype_size(exchange_dtype(e));
+    e->host.staged = e->device->allocate_host(e->host.staged_bytes);
+}
+
 bool host_create(struct engine *e, struct zf_error *err)
 {
     size_t n = e->host.elements;
@@ -112,14 +121,14 @@ bool host_create(struct engine *e, struct zf_error *err)
         e->host.state_bytes = (HOST_STATE_BYTES + (on_host ? sizeof(float) : 0)) * n;
         if (e->config.params_on_host)
             e->host.state_bytes -= parameters;
-        e->host.exchange_bytes = dtype_size(exchange_dtype(e)) * n * (on_host ? 2 : 1);
         e->host.state = e->device->plan ? e->device->allocate_host(e->host.state_bytes)
                                         : host_memory_allocate(e->host.state_bytes, err);
         if (!e->host.state)
             return false;
         if (e->config.params_on_host)
             e->host.pinned = e->device->allocate_host(parameters);
-        e->host.exchange = e->device->allocate_host(e->host.exchange_bytes);
+        if (on_host)
+            allocate_staged(e);
     }
     place_host_state(e);
     make_chunks(e);
@@ -134,8 +143,8 @@ void host_release(struct engine *e)
         e->device->release_host(h->state);
     else
         host_memory_free(h->state, h->state_bytes);
-    if (h->exchange)
-        e->device->release_host(h->exchange);
+    if (h->staged)
+        e->device->release_host(h->staged);
     if (h->pinned)
         e->device->release_host(h->pinned);
     free(h->chunks);
@@ -145,21 +154,17 @@ void host_release(struct engine *e)
 
 /* ---- workers ---- */
 
-/* The masters of elements [first, first + n) are the parameters as they were loaded, which a device
- * that the host cannot look into has put into the exchange buffer; zero where they follow. */
+/* The masters of elements [first, first + n) are the parameters as they were loaded, where the host
+ * can look into the device; else zero, until they come. */
 static void initialise_masters(const struct engine *e, const struct matrix *m, size_t first,
                                size_t n)
 {
-    const size_t size = dtype_size(m->host.dtype);
-    char *parameters = (char *)m->host.parameters + first * size;
     if (e->device->unified && !e->config.values_follow) {
         host_adam_write_masters(&m->host, first, n, (const float *)m->values + first);
         return;
     }
-    if (e->config.values_follow)
-        memset(parameters, 0, n * size);
-    else
-        memcpy(parameters, (char *)m->host.exchange + first * size, n * size);
+    const size_t size = dtype_size(m->host.dtype);
+    memset((char *)m->host.parameters + first * size, 0, n * size);
     if (m->host.remainders)
         memset(m->host.remainders + first, 0, n * sizeof *m->host.remainders);
 }
@@ -171,23 +176,27 @@ static void initialise_chunk(void *argument, int chunk)
     const struct engine *e = work->engine;
     const struct host_adam_chunk *c = &host_chunks(e, work->layer)[chunk];
     const struct matrix *m = &e->matrices[c->matrix->part.index];
-    const size_t at = (size_t)c->first * (size_t)m->cols, size = dtype_size(m->host.dtype);
+    const size_t at = (size_t)c->first * (size_t)m->cols;
     const size_t n = (size_t)(c->last - c->first) * (size_t)m->cols;
     initialise_masters(e, m, at, n);
     memset(m->host.m + at, 0, sizeof(float) * n);
     memset(m->host.v + at, 0, sizeof(float) * n);
-    memset((char *)m->host.exchange + at * size, 0, n * size);
 }
 
+/* A device's parameters become the host's, as many at a time as the exchange has room for. */
 static void download_parameters(struct engine *e)
 {
     struct device *d = e->device;
     for (int i = 0; i < e->n_matrices; i++) {
-        struct matrix *m = &e->matrices[i];
-        if (m->selectable && m->n_owned > 0)
-            d->copy(d->compute, m->host.exchange, m->values, sizeof(uint16_t) * owned_elements(m));
+        const struct matrix *m = &e->matrices[i];
+        const size_t bytes = m->selectable ? owned_elements(m) * dtype_size(m->host.dtype) : 0;
+        for (size_t at = 0, n; at < bytes; at += n) {
+            n = bytes - at < e->exchange.bytes ? bytes - at : e->exchange.bytes;
+            d->copy(d->compute, e->exchange.memory, (const char *)m->values + at, n);
+            d->stream_wait(d->compute);
+            memcpy((char *)m->host.parameters + at, e->exchange.memory, n);
+        }
     }
-    d->stream_wait(d->compute);
 }
 
 static int count_chunks(const struct engine *e, int layer)
@@ -209,8 +218,6 @@ void host_start(struct engine *e)
     e->host.workers = worker_pool_create(&w);
     if (e->device->plan)
         return;
-    if (!e->device->unified && !c->values_follow)
-        download_parameters(e);
     for (int layer = 0; layer < e->table->n_layers; layer++) {
         struct layer_work work = {.engine = e, .layer = layer};
         const struct worker_job job = {.run = initialise_chunk,
@@ -220,6 +227,8 @@ void host_start(struct engine *e)
         if (job.n_chunks > 0)
             worker_pool_wait(e->host.workers, worker_pool_submit(e->host.workers, &job));
     }
+    if (!e->device->unified && !c->values_follow)
+        download_parameters(e);
 }
 
 void host_work_create(struct engine *e, struct host_work *work)

@@ -4,6 +4,7 @@
  *
  *   streams.c     struct streams        streams and events; what is on its way to a layer
  *   host.c        struct host           host memory, the workers and what they are given
+ *   exchange.c    struct exchange       what crosses the link for host updates, and where it waits
  *   state.c       struct moves, slots   where channels' state lies, how it moves
  *   table.c       struct batches        the matrices in device memory, for the device's operators
  *   channels.c    struct update_list    AdamW on the device
@@ -83,7 +84,8 @@ struct matrix {
     float *grad;          /* (n_owned, cols) their averaged gradient, in its layer's slot */
     void *deferred;       /* (n_owned, cols) that of deferred channels, once taken, device */
     float *window;        /* (n_owned, cols) open windows, in device or host memory; NULL if none */
-    void *staged;         /* (n_owned, cols) `deferred` on the host, where that accumulates */
+    void *staged; /* (n_owned, cols) `deferred` on the host, where that accumulates; a layer's lie
+                     there as they do on the device */
     struct host_adam_matrix host; /* (n_owned, cols) host state */
     struct slots *slots;
     int *slot_of; /* (n_owned) slot of an important channel, else -1 */
@@ -119,7 +121,7 @@ struct group {
     int oldest_in_flight;
     struct host_work update; /* in flight */
     struct host_work commit; /* of what streams: the host's parameters become the updated ones */
-    struct event *received;  /* what the last one has made has left the exchange buffer */
+    int region;              /* of the exchange, which the update has, and after it the commit */
     int closing_steps;       /* gradients in the window that it closed */
     bool has_leaving;        /* channels left with that closing */
 };
@@ -220,14 +222,39 @@ struct host {
     struct worker_pool *workers;    /* NULL where nothing is ever deferred */
     struct host_adam_chunk *chunks; /* of all layers */
     int *first_chunk;               /* (n_layers + 1) where each layer's begin */
-    char *state;    /* m, v, windows where they are on the host, parameters, remainders */
-    void *exchange; /* gradients down, parameters up; then staged gradients */
-    void *pinned;   /* parameters, where layers come from the host; else they are in `state` */
-    size_t state_bytes, exchange_bytes;
+    char *state;  /* m, v, windows where they are on the host, parameters, remainders */
+    void *staged; /* gradients that the host gathers */
+    void *pinned; /* parameters, where layers come from the host; else they are in `state` */
+    size_t state_bytes, staged_bytes;
     uint32_t *updates;     /* (channels owned) AdamW updates that each has had */
     size_t elements;       /* parameters whose state may live on the host */
     double seconds_before; /* that workers had worked before this step */
     double stall_seconds;  /* of this step, so far */
+};
+
+/* A part of the exchange that one group in flight has. */
+struct region {
+    struct group *group; /* that has it, or had it last; or NULL */
+    struct event **left; /* (n_layers) the parameters that were there have gone up */
+};
+
+/* A part of a layer's packed rows that goes at once, in elements from the layer's first. */
+struct packed_piece {
+    size_t first, n;
+};
+
+struct exchange {
+    char *memory; /* of allocate_host: regions, taken in turns */
+    size_t bytes;
+    size_t region_elements;
+    struct region *regions; /* (n_regions) */
+    int n_regions, next;
+    size_t *layer;               /* (n_layers) where each begins in a region, in elements */
+    struct packed_piece *pieces; /* of all layers */
+    int *first_piece;            /* (n_layers + 1) where each layer's begin */
+    void *down, *up;             /* (pack_elements) device memory that copies take pieces from, and
+                                    to; NULL: there are no copies */
+    size_t pack_elements;
 };
 
 /* ranks > 1: parameters that changed go to the other ranks through this. */
@@ -261,6 +288,7 @@ struct engine {
 
     struct streams streams;
     struct host host;
+    struct exchange exchange;
     struct moves moves;
     struct batches batches;
     struct update_list list;
@@ -284,7 +312,7 @@ static inline bool streams_layer(const struct engine *e, int layer)
     return e->config.params_on_host && layer > 0 && layer < e->table->n_layers - 1;
 }
 
-/* Elements of the exchange buffer and of the host's parameters: bf16 or fp32. */
+/* Elements of the exchange and of the host's parameters: bf16 or fp32. */
 static inline enum dtype exchange_dtype(const struct engine *e)
 {
     return e->config.bf16 ? DTYPE_BF16 : DTYPE_F32;
@@ -319,6 +347,12 @@ static inline size_t owned_elements(const struct matrix *m)
     return (size_t)m->n_owned * (size_t)m->cols;
 }
 
+/* The same as its deferred gradients take: each matrix's begin at a multiple of 16 bytes. */
+static inline size_t deferred_elements(const struct matrix *m)
+{
+    return m->selectable ? (owned_elements(m) + 7) / 8 * 8 : 0;
+}
+
 /* X_place: device memory, taken from the arena; X_create: all else, and what memory holds at first;
  * X_release: all but device memory. */
 
@@ -337,8 +371,7 @@ void streams_bring(struct engine *e, int layer, struct stream *stream);
 
 /* host.c */
 
-/* Host state and exchange buffer, as far as channels may be deferred. Fails where there is not so
- * much memory. */
+/* Host state, as far as channels may be deferred. Fails where there is not so much memory. */
 bool host_create(struct engine *e, struct zf_error *err);
 /* Starts the workers, who make masters of the parameters; once the table of matrices is there. */
 void host_start(struct engine *e);
@@ -358,6 +391,35 @@ void host_wait(struct engine *e, const struct host_work *work);
 double host_take_stall(struct engine *e);
 /* For the timeline: what each worker did for a job that is done. */
 void host_trace(const struct engine *e, struct host_work *work, const char *name);
+
+/* exchange.c */
+
+/* Whether copy engines cross the link, and not operators. */
+bool exchange_copies(const struct engine *e);
+void exchange_place(struct engine *e);
+/* As much as the schedules need that may come. */
+void exchange_create(struct engine *e);
+void exchange_release(struct engine *e);
+/* Regions for the windows in force, all free; nothing is on its way. Where rows are packed has
+ * changed. */
+void exchange_lay_out(struct engine *e);
+/* The same after a load: with those that groups in flight have. Whether there are as many. */
+bool exchange_resume(struct engine *e);
+/* The group that has, or had last, the region that is taken next; or NULL. */
+struct group *exchange_next_holder(const struct engine *e);
+/* A group takes a region, whose holder's update has arrived. */
+void exchange_take_region(struct engine *e, struct group *g);
+/* What comes on stream `down` is behind the parameters that a layer's part of the region had. */
+void exchange_reuse(struct engine *e, const struct group *g, int layer);
+/* What crosses of a layer each way: all of a group's channels, packed, or without copies the
+ * deferred ones. */
+size_t exchange_bytes(const struct engine *e, const struct group *g, int layer);
+/* A layer's means go down; what the host has made of them comes up. There are such. */
+void exchange_send(struct engine *e, const struct group *g, int layer);
+void exchange_receive(struct engine *e, const struct group *g, int layer);
+/* A group's packed rows of a layer, for the host; and a row's whose update is in flight. */
+void *exchange_layer(const struct engine *e, const struct group *g, int layer);
+void *exchange_row(const struct engine *e, const struct matrix *m, int row);
 
 /* state.c */
 
@@ -403,6 +465,8 @@ void state_write(struct engine *e, struct matrix *m, int part, float *values);
 void table_place(struct engine *e);
 /* What it holds, once all memory is there. */
 void table_fill(struct engine *e);
+/* The same, where rows are packed elsewhere. */
+void table_update(struct engine *e);
 void table_release(struct engine *e);
 /* A new list: empties it, appends a channel that has a slot (matrix by matrix, in their order), and
  * puts all of it on the device. */
@@ -496,7 +560,7 @@ struct group windows_anew(const struct group *g);
 void windows_forget(struct engine *e);
 /* Closes and applies everything that is open. */
 void windows_flush(struct engine *e, struct step_report *report);
-/* After a load: the exchange buffer as host updates in flight have left it. */
+/* After a load: the exchange as host updates in flight have left it. */
 void windows_restore_exchange(struct engine *e);
 
 /* parameters.c */

@@ -510,19 +510,22 @@ static bool is_in_flight(const struct engine *e, const struct matrix *m, int row
 }
 
 /* Masters of channels whose update is under way and not visible yet, of a layer whose parameters
- * stream: the newer halves lie in the exchange buffer. */
+ * stream: the newer halves lie in the exchange. */
 static void exchange_in_flight(const struct engine *e, const struct matrix *m, float *values,
                                bool write)
 {
     struct host_adam_matrix newer = m->host;
-    newer.parameters = m->host.exchange;
     const size_t cols = (size_t)m->cols;
     for (int row = 0; row < m->n_owned && m->streams; row++) {
         const size_t at = (size_t)row * cols;
-        if (is_in_flight(e, m, row) && write)
-            host_adam_write_masters(&newer, at, cols, values + at);
-        else if (is_in_flight(e, m, row))
-            host_adam_read_masters(&newer, at, cols, values + at);
+        if (!is_in_flight(e, m, row))
+            continue;
+        newer.parameters = exchange_row(e, m, row);
+        newer.remainders = m->host.remainders ? m->host.remainders + at : NULL;
+        if (write)
+            host_adam_write_masters(&newer, 0, cols, values + at);
+        else
+            host_adam_read_masters(&newer, 0, cols, values + at);
     }
 }
 

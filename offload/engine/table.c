@@ -34,13 +34,13 @@ static struct matrix_rows rows_of(const struct engine *e, const struct matrix *m
                                 .waiting = m->slots->waiting,
                                 .window = on_device ? m->window : NULL,
                                 .home = m->streams ? m->host.parameters : NULL,
-                                .exchange = m->host.exchange,
                                 .staged = m->staged,
                                 .master = state->master,
                                 .m = state->m,
                                 .v = state->v,
                                 .n_rows = m->n_owned,
                                 .cols = m->cols,
+                                .packed = m->host.packed,
                                 .part = m->host.part,
                                 .decays = m->param->decay,
                                 .streams = m->streams,
@@ -61,19 +61,35 @@ static void find_batches(struct engine *e, const struct matrix_rows *rows)
     }
 }
 
-void table_fill(struct engine *e)
+static void upload_rows(struct engine *e)
 {
-    const size_t n = (size_t)e->n_matrices, n_layers = (size_t)e->table->n_layers;
+    const size_t n = (size_t)e->n_matrices;
     struct matrix_rows *rows = zf_calloc(n + 1, sizeof *rows);
-    e->batches.layers = zf_calloc(n_layers, sizeof *e->batches.layers);
-    e->batches.first_of_layer = zf_calloc(n_layers + 1, sizeof *e->batches.first_of_layer);
-    e->list.first = zf_calloc(n + 1, sizeof *e->list.first);
     for (size_t i = 0; i < n; i++)
         rows[i] = rows_of(e, &e->matrices[i]);
     matrix_batch_number(rows, e->n_matrices);
     e->device->copy(e->device->compute, e->batches.rows, rows, sizeof *rows * n);
     find_batches(e, rows);
     free(rows);
+}
+
+void table_fill(struct engine *e)
+{
+    const size_t n_layers = (size_t)e->table->n_layers;
+    e->batches.layers = zf_calloc(n_layers, sizeof *e->batches.layers);
+    e->batches.first_of_layer = zf_calloc(n_layers + 1, sizeof *e->batches.first_of_layer);
+    e->list.first = zf_calloc((size_t)e->n_matrices + 1, sizeof *e->list.first);
+    upload_rows(e);
+}
+
+void table_update(struct engine *e)
+{
+    struct stream *readers[] = {e->streams.reducing, e->streams.down, e->streams.up};
+    for (size_t i = 0; i < sizeof readers / sizeof *readers; i++)
+        streams_follow(e, e->device->compute, readers[i]);
+    upload_rows(e);
+    for (size_t i = 0; i < sizeof readers / sizeof *readers; i++)
+        streams_follow(e, readers[i], e->device->compute);
 }
 
 void table_release(struct engine *e)

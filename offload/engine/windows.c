@@ -12,12 +12,6 @@
 
 #define ALL_GROUPS UINT64_MAX
 
-/* Elements of a matrix's deferred gradients; each matrix begins at a multiple of 16 bytes. */
-static size_t deferred_elements(const struct matrix *m)
-{
-    return m->selectable ? (owned_elements(m) + 7) / 8 * 8 : 0;
-}
-
 /* Where each matrix's deferred gradients are taken to. All have a place where they wait for the
  * clipping factor; where they only wait for the link, layers share slots as their gradients do. */
 static void place_deferred(struct engine *e)
@@ -61,7 +55,6 @@ void windows_create(struct engine *e)
     for (int j = 0; j < ENGINE_MAX_INTERVAL; j++) {
         host_work_create(e, &e->windows.groups[j].update);
         host_work_create(e, &e->windows.groups[j].commit);
-        e->windows.groups[j].received = e->device->event_create();
     }
 }
 
@@ -71,21 +64,14 @@ void windows_release(struct engine *e)
     for (int j = 0; j < ENGINE_MAX_INTERVAL; j++) {
         host_work_release(e, &e->windows.groups[j].update);
         host_work_release(e, &e->windows.groups[j].commit);
-        e->device->event_destroy(e->windows.groups[j].received);
     }
 }
 
-/* Deferred channels of all matrices, in a set of groups. */
-static struct channel_set channels_in(const struct engine *e, uint64_t groups, bool with_leaving)
+/* Deferred channels of all matrices, leaving ones among them. */
+static struct channel_set all_channels(const struct engine *e)
 {
     return (struct channel_set){
-        .n_groups = e->windows.interval, .groups = groups, .with_leaving = with_leaving};
-}
-
-/* Channels of a matrix are what they weigh on the link. */
-static size_t link_bytes(const struct engine *e, const struct matrix *m, int channels)
-{
-    return (size_t)channels * (size_t)m->cols * dtype_size(exchange_dtype(e));
+        .n_groups = e->windows.interval, .groups = ALL_GROUPS, .with_leaving = true};
 }
 
 /* ---- gathering ---- */
@@ -145,15 +131,40 @@ void windows_make_room(struct engine *e, int layer)
         e->device->event_order(e->streams.reducing, e->streams.sent[streams_slot(e, layer)]);
 }
 
+/* What crosses of a layer's gradients: all of them as they were taken, or without copies those of
+ * deferred channels. */
+static size_t stage_bytes(const struct engine *e, int layer)
+{
+    size_t deferred = 0, all = 0;
+    for (int i = e->batches.first_of_layer[layer]; i < e->batches.first_of_layer[layer + 1]; i++) {
+        const struct matrix *m = &e->matrices[i];
+        for (int g = 0; g < e->windows.interval; g++)
+            deferred += (size_t)(m->n_deferred[g] + m->n_leaving[g]) * (size_t)m->cols;
+        all += m->selectable ? owned_elements(m) : 0;
+    }
+    return (exchange_copies(e) ? all : deferred) * dtype_size(exchange_dtype(e));
+}
+
+/* A layer's gradients lie in the staging memory as they do on the device. */
+static void copy_staged(struct engine *e, int layer)
+{
+    const struct matrix *first = NULL;
+    size_t n = 0;
+    for (int i = e->batches.first_of_layer[layer]; i < e->batches.first_of_layer[layer + 1]; i++) {
+        const struct matrix *m = &e->matrices[i];
+        n += deferred_elements(m);
+        if (!first && m->selectable)
+            first = m;
+    }
+    e->device->copy(e->streams.down, first->staged, first->deferred,
+                    n * dtype_size(exchange_dtype(e)));
+}
+
 void windows_stage(struct engine *e, int layer)
 {
-    size_t bytes = 0;
     if (!e->host.workers || e->config.accumulate != ENGINE_ACCUMULATE_HOST)
         return;
-    for (int i = e->batches.first_of_layer[layer]; i < e->batches.first_of_layer[layer + 1]; i++)
-        for (int g = 0; g < e->windows.interval; g++)
-            bytes += link_bytes(e, &e->matrices[i],
-                                e->matrices[i].n_deferred[g] + e->matrices[i].n_leaving[g]);
+    const size_t bytes = stage_bytes(e, layer);
     if (bytes == 0)
         return;
     if (!e->windows.staging_gradients) { /* the staging memory is about to change */
@@ -162,11 +173,14 @@ void windows_stage(struct engine *e, int layer)
     }
     e->windows.staging_gradients = true;
     e->windows.staged_bytes += bytes;
-    const struct channel_set set = channels_in(e, ALL_GROUPS, true);
+    const struct channel_set set = all_channels(e);
     streams_follow(e, e->streams.down, e->streams.reducing);
     trace_begin(e->config.trace, TRACE_LINK_DOWN, "gradients");
-    e->device->row_ops->send_rows(e->streams.down, &e->batches.layers[layer], ROWS_GRADIENT,
-                                  exchange_dtype(e), &set, 1);
+    if (exchange_copies(e))
+        copy_staged(e, layer);
+    else
+        e->device->row_ops->stage_rows(e->streams.down, &e->batches.layers[layer],
+                                       exchange_dtype(e), &set);
     trace_end(e->config.trace, TRACE_LINK_DOWN, bytes);
     e->device->event_record(e->streams.sent[streams_slot(e, layer)], e->streams.down);
 }
@@ -187,7 +201,7 @@ void windows_accumulate_on_device(struct engine *e)
         return;
     streams_follow(e, d->compute,
                    e->streams.down); /* a window that is being sent does not begin anew */
-    const struct channel_set set = channels_in(e, ALL_GROUPS, true);
+    const struct channel_set set = all_channels(e);
     d->row_ops->accumulate_rows(d->compute, &e->batches.all, exchange_dtype(e), &set,
                                 fresh_groups(e), &e->norms.summary->factor);
 }
@@ -223,25 +237,14 @@ static float deferred_lr(const struct engine *e, const struct group *g)
     return e->lr * (float)(scale == ENGINE_LR_SQRT ? sqrt(g->open_steps) : scale);
 }
 
-/* Bytes of a layer's channels in a group. */
-static size_t layer_bytes(const struct engine *e, int layer, const struct group *g)
-{
-    size_t bytes = 0;
-    for (int i = e->batches.first_of_layer[layer]; i < e->batches.first_of_layer[layer + 1]; i++)
-        bytes += link_bytes(e, &e->matrices[i], e->matrices[i].n_deferred[g->index]);
-    return bytes;
-}
-
 static void send_means(struct engine *e, const struct group *g, int layer,
                        struct step_report *report)
 {
-    const size_t bytes = layer_bytes(e, layer, g);
+    const size_t bytes = exchange_bytes(e, g, layer);
     if (bytes == 0)
         return;
     trace_begin(e->config.trace, TRACE_LINK_DOWN, "window");
-    const struct channel_set set = channels_in(e, (uint64_t)1 << g->index, false);
-    e->device->row_ops->send_rows(e->streams.down, &e->batches.layers[layer], ROWS_WINDOW,
-                                  exchange_dtype(e), &set, (float)g->closing_steps);
+    exchange_send(e, g, layer);
     trace_end(e->config.trace, TRACE_LINK_DOWN, bytes);
     report->bytes_down += bytes;
 }
@@ -251,11 +254,13 @@ static void update_layer(struct engine *e, struct group *g, int layer, float lr,
                          struct step_report *report)
 {
     struct layer_work *work = &g->update.layers[layer];
+    exchange_reuse(e, g, layer);
     if (e->config.accumulate == ENGINE_ACCUMULATE_DEVICE)
         send_means(e, g, layer, report);
     work->update = (struct host_adam_job){.chunks = host_chunks(e, layer),
                                           .group = g->index,
                                           .n_groups = e->windows.interval,
+                                          .exchange = exchange_layer(e, g, layer),
                                           .rule = channels_rule(e, lr),
                                           .window_steps = (float)g->closing_steps,
                                           .commits_later = streams_layer(e, layer),
@@ -270,8 +275,7 @@ void windows_close(struct engine *e, struct group *g, struct step_report *report
     assert(!g->in_flight);
     const float lr = deferred_lr(e, g);
     selection_adopt(e, g, lr, report);
-    host_wait(e, &g->commit); /* it reads the exchange buffer */
-    e->device->event_order(e->streams.down, g->received);
+    exchange_take_region(e, g);
     streams_follow(e, e->streams.down, e->device->compute);
     g->closing_steps = g->open_steps;
     for (int layer = 0; layer < e->table->n_layers; layer++)
@@ -287,17 +291,15 @@ void windows_close(struct engine *e, struct group *g, struct step_report *report
 /* One group's channels of a layer get what the host has made of them. */
 static void receive(struct engine *e, int layer, const struct group *g, struct step_report *report)
 {
-    const struct channel_set set = channels_in(e, (uint64_t)1 << g->index, false);
-    const size_t bytes = layer_bytes(e, layer, g);
     for (int i = e->batches.first_of_layer[layer]; i < e->batches.first_of_layer[layer + 1]; i++) {
         const struct matrix *m = &e->matrices[i];
         const struct row_groups groups = all_groups(e, m);
         for_each_in_group(r, &groups, g->index, e->ranks > 1 && m->selectable ? m->param->rows : 0)
             sharing_note(e, m->first_channel + (size_t)r);
     }
+    const size_t bytes = exchange_bytes(e, g, layer);
     if (bytes > 0)
-        e->device->row_ops->receive_rows(e->streams.up, &e->batches.layers[layer],
-                                         exchange_dtype(e), &set);
+        exchange_receive(e, g, layer);
     report->bytes_up += bytes;
 }
 
@@ -305,8 +307,10 @@ static void receive(struct engine *e, int layer, const struct group *g, struct s
 static void commit(struct engine *e, struct group *g, int layer)
 {
     struct layer_work *work = &g->commit.layers[layer];
-    work->update = (struct host_adam_job){
-        .chunks = host_chunks(e, layer), .group = g->index, .n_groups = e->windows.interval};
+    work->update = (struct host_adam_job){.chunks = host_chunks(e, layer),
+                                          .group = g->index,
+                                          .n_groups = e->windows.interval,
+                                          .exchange = exchange_layer(e, g, layer)};
     host_submit(e, &g->commit, layer, host_adam_run_commit, host_adam_commit_bytes, &work->update);
 }
 
@@ -331,7 +335,6 @@ static void arrive(struct engine *e, struct group *g, struct step_report *report
         streams_bring(e, layer, e->streams.up);
     }
     trace_end(e->config.trace, TRACE_LINK_UP, report->bytes_up - before);
-    e->device->event_record(g->received, e->streams.up);
     host_trace(e, &g->update, "AdamW");
     plan_host_group_loop(e->device->plan, e->ranks > 1 ? e->n_channels : 0, e->windows.interval);
     int staleness = e->step - g->oldest_in_flight;
@@ -362,17 +365,29 @@ void windows_wait(struct engine *e)
     host_take_stall(e);
 }
 
+/* There may be fewer regions than groups that close at once. */
+static void free_region(struct engine *e, struct step_report *report)
+{
+    struct group *holder = exchange_next_holder(e);
+    if (holder && holder->in_flight)
+        arrive(e, holder, report);
+}
+
 void windows_flush(struct engine *e, struct step_report *report)
 {
     e->device->event_record(e->streams.read, e->device->compute);
     windows_arrive(e, true, report);
-    for (int j = 0; j < e->windows.interval; j++)
+    for (int j = 0; j < e->windows.interval; j++) {
+        free_region(e, report);
         windows_close(e, &e->windows.groups[j], report);
+    }
     windows_arrive(e, true, report);
 }
 
 void windows_begin(struct engine *e, int interval, int lag, int first_step)
 {
+    for (int j = 0; j < e->windows.interval; j++)
+        host_wait(e, &e->windows.groups[j].commit); /* it reads the exchange as it is */
     for (int j = 0; j < interval; j++) {
         assert(e->windows.groups[j].open_steps == 0 && !e->windows.groups[j].in_flight);
         e->windows.groups[j].engine = e;
@@ -382,14 +397,15 @@ void windows_begin(struct engine *e, int interval, int lag, int first_step)
     e->windows.lag = lag;
     e->windows.began = first_step;
     e->selection.to_adopt = ALL_GROUPS; /* they are other groups */
+    exchange_lay_out(e);
+    table_update(e);
     selection_count(e);
 }
 
 struct group windows_anew(const struct group *g)
 {
     return (struct group){.update = {.layers = g->update.layers},
-                          .commit = {.layers = g->commit.layers},
-                          .received = g->received};
+                          .commit = {.layers = g->commit.layers}};
 }
 
 void windows_forget(struct engine *e)
@@ -401,13 +417,12 @@ void windows_forget(struct engine *e)
     windows_begin(e, 1, 0, 0);
 }
 
-/* A deferred row's exchange as a committed update leaves it. */
-static void restore_row(const struct matrix *m, size_t row)
+/* What a committed update has left of a deferred row. */
+static void restore_row(const struct engine *e, const struct matrix *m, int row)
 {
     const size_t bytes = m->host.cols * dtype_size(m->host.dtype);
     if (m->host.place[row] == CHANNEL_DEFERRED)
-        memcpy((char *)m->host.exchange + row * bytes, (char *)m->host.parameters + row * bytes,
-               bytes);
+        memcpy(exchange_row(e, m, row), (char *)m->host.parameters + (size_t)row * bytes, bytes);
 }
 
 void windows_restore_exchange(struct engine *e)
@@ -416,10 +431,10 @@ void windows_restore_exchange(struct engine *e)
         if (!e->windows.groups[j].in_flight)
             continue;
         for (int i = 0; i < e->n_matrices; i++) {
-            struct matrix *m = &e->matrices[i];
+            const struct matrix *m = &e->matrices[i];
             const struct row_groups groups = owned_groups(e, m);
             for_each_in_group(row, &groups, j, m->selectable && !m->streams ? m->n_owned : 0)
-                restore_row(m, (size_t)row);
+                restore_row(e, m, row);
         }
     }
 }

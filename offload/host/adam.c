@@ -98,44 +98,49 @@ static size_t run_end(const struct host_adam_matrix *matrix, size_t row0, size_t
 }
 
 /* An array of the matrix's dtype, from an element on. */
-static char *element(const struct host_adam_matrix *matrix, void *array, size_t at)
+static char *element(const struct host_adam_matrix *matrix, const void *array, size_t at)
 {
     return (char *)array + at * dtype_size(matrix->dtype);
 }
 
+/* Elements from `first` on, and what is exchanged of them. */
 static void update_elements(adam_kernel *kernel, const struct host_adam_matrix *matrix,
-                            size_t first, size_t n, const struct adam_constants *constants)
+                            size_t first, size_t n, void *exchange,
+                            const struct adam_constants *constants)
 {
     int16_t *remainders = matrix->remainders ? matrix->remainders + first : NULL;
     kernel(element(matrix, matrix->parameters, first), remainders, matrix->m + first,
-           matrix->v + first, element(matrix, matrix->exchange, first), n, constants);
+           matrix->v + first, exchange, n, constants);
 }
 
-static void commit_elements(const struct host_adam_matrix *matrix, size_t first, size_t n)
+static void commit_elements(const struct host_adam_matrix *matrix, size_t first, size_t n,
+                            const void *exchange)
 {
-    memcpy(element(matrix, matrix->parameters, first), element(matrix, matrix->exchange, first),
-           n * dtype_size(matrix->dtype));
+    memcpy(element(matrix, matrix->parameters, first), exchange, n * dtype_size(matrix->dtype));
 }
 
 /* An update and, or not, its commit, piece by piece; what is left of a vector at the end is the
  * portable kernel's. */
 static void update_run(enum host_adam_path path, const struct host_adam_matrix *matrix,
-                       size_t first, size_t n, const struct adam_constants *constants, bool commit)
+                       size_t first, size_t n, void *exchange,
+                       const struct adam_constants *constants, bool commit)
 {
     const size_t whole = n / ADAM_VECTOR * ADAM_VECTOR;
     for (size_t at = 0, size; at < n; at += size) {
         const bool vectors = at < whole;
         const size_t left = (vectors ? whole : n) - at;
+        void *exchanged = element(matrix, exchange, at);
         size = left < PIECE_ELEMENTS ? left : PIECE_ELEMENTS;
         update_elements(kernel_of(vectors ? path : HOST_ADAM_PORTABLE, matrix->dtype), matrix,
-                        first + at, size, constants);
+                        first + at, size, exchanged, constants);
         if (commit)
-            commit_elements(matrix, first + at, size);
+            commit_elements(matrix, first + at, size, exchanged);
     }
 }
 
 void host_adam_update(enum host_adam_path path, const struct host_adam_matrix *matrix, size_t row0,
-                      size_t row1, const struct adamw *rule, float gradient_scale, bool commit)
+                      size_t row1, void *exchange, const struct adamw *rule, float gradient_scale,
+                      bool commit)
 {
     assert(matrix->dtype == (matrix->remainders ? DTYPE_BF16 : DTYPE_F32));
     assert(row1 <= matrix->rows && host_adam_path_runs(path));
@@ -151,8 +156,8 @@ void host_adam_update(enum host_adam_path path, const struct host_adam_matrix *m
             constants = adam_constants_of(rule, gradient_scale, update);
         }
         size_t end = run_end(matrix, row, row1);
-        update_run(path, matrix, row * matrix->cols, (end - row) * matrix->cols, &constants,
-                   commit);
+        update_run(path, matrix, row * matrix->cols, (end - row) * matrix->cols,
+                   element(matrix, exchange, (row - row0) * matrix->cols), &constants, commit);
         for (; row < end; row++)
             matrix->updates[row] = update;
     }
@@ -169,11 +174,14 @@ static size_t next_deferred(const struct host_adam_matrix *matrix, size_t row, s
     return row;
 }
 
-void host_adam_commit(const struct host_adam_matrix *matrix, size_t row0, size_t row1)
+void host_adam_commit(const struct host_adam_matrix *matrix, size_t row0, size_t row1,
+                      const void *exchange)
 {
+    const size_t cols = matrix->cols;
     for (size_t end, row = next_deferred(matrix, row0, row1, &end); row < row1;
          row = next_deferred(matrix, end, row1, &end))
-        commit_elements(matrix, row * matrix->cols, (end - row) * matrix->cols);
+        commit_elements(matrix, row * cols, (end - row) * cols,
+                        element(matrix, exchange, (row - row0) * cols));
 }
 
 ZF_SIMD
@@ -190,15 +198,14 @@ static void put_elements(void *restrict exchange, enum dtype dtype, const float 
             bf16[i] = bf16_from_f32(source[i] / divisor);
 }
 
-void host_adam_put(const struct host_adam_matrix *matrix, size_t row0, size_t row1,
-                   const float *source, float divisor)
+void host_adam_put(const struct host_adam_matrix *matrix, size_t row0, size_t row1, void *exchange,
+                   float divisor)
 {
+    const size_t cols = matrix->cols;
     for (size_t end, row = next_deferred(matrix, row0, row1, &end); row < row1;
-         row = next_deferred(matrix, end, row1, &end)) {
-        const size_t first = row * matrix->cols;
-        put_elements(element(matrix, matrix->exchange, first), matrix->dtype, source + first,
-                     divisor, (end - row) * matrix->cols);
-    }
+         row = next_deferred(matrix, end, row1, &end))
+        put_elements(element(matrix, exchange, (row - row0) * cols), matrix->dtype,
+                     matrix->window + row * cols, divisor, (end - row) * cols);
 }
 
 ZF_SIMD
@@ -265,6 +272,15 @@ static int next_run(const struct host_adam_job *job, const struct host_adam_chun
     return row;
 }
 
+/* What is exchanged of a run of rows of the job's group. */
+static void *exchanged(const struct host_adam_job *job, const struct host_adam_matrix *matrix,
+                       int row)
+{
+    const struct row_groups groups = row_groups_of(&matrix->part, job->n_groups);
+    const size_t position = (size_t)row_groups_count(&groups, job->group, row);
+    return element(matrix, job->exchange, matrix->packed + position * matrix->cols);
+}
+
 void host_adam_run(void *argument, int chunk)
 {
     const struct host_adam_job *job = argument;
@@ -273,9 +289,10 @@ void host_adam_run(void *argument, int chunk)
     struct adamw rule = job->rule;
     rule.weight_decay = matrix->decays ? rule.weight_decay : 0;
     for (int row, end = t->first; (row = next_run(job, t, end, &end)) < t->last;) {
+        void *exchange = exchanged(job, matrix, row);
         if (matrix->window)
-            host_adam_put(matrix, (size_t)row, (size_t)end, matrix->window, job->window_steps);
-        host_adam_update(job->path, matrix, (size_t)row, (size_t)end, &rule, 1,
+            host_adam_put(matrix, (size_t)row, (size_t)end, exchange, job->window_steps);
+        host_adam_update(job->path, matrix, (size_t)row, (size_t)end, exchange, &rule, 1,
                          !job->commits_later);
     }
 }
@@ -285,7 +302,7 @@ void host_adam_run_commit(void *argument, int chunk)
     const struct host_adam_job *job = argument;
     const struct host_adam_chunk *t = &job->chunks[chunk];
     for (int row, end = t->first; (row = next_run(job, t, end, &end)) < t->last;)
-        host_adam_commit(t->matrix, (size_t)row, (size_t)end);
+        host_adam_commit(t->matrix, (size_t)row, (size_t)end, exchanged(job, t->matrix, row));
 }
 
 /* Bytes of one element that an update reads and writes. */

@@ -2,11 +2,11 @@
  *
  * The state of a matrix is its fp32 master values and two moments, 12 bytes an element. Masters lie
  * in two arrays: the parameter, as the device computes with it, and the remainder, the 16 bits that
- * a bf16 parameter lacks (data/bf16.h); an fp32 parameter is the master. The exchange buffer holds,
- * on entry, each channel's mean gradient and, on exit, its new parameter, in the same bytes. An
- * update leaves the parameters as they are; they change when it is committed.
+ * a bf16 parameter lacks (data/bf16.h); an fp32 parameter is the master. What is exchanged with the
+ * device holds, on entry, each channel's mean gradient and, on exit, its new parameter, in the same
+ * bytes. An update leaves the parameters as they are; they change when it is committed.
  * A channel (row) whose state is elsewhere is left alone: nothing of it is read or written here,
- * its exchange bytes included. Each channel counts its own updates, since channels move between
+ * its exchanged bytes included. Each channel counts its own updates, since channels move between
  * device and host, and its count drives its bias correction.
  *
  * Bytes moved per parameter, where the commit follows while they are in the cache: 12 read and 12
@@ -41,13 +41,13 @@ struct host_adam_matrix {
     void *parameters;           /* (rows, cols) */
     int16_t *remainders;        /* (rows, cols) masters = parameters and these; NULL: with fp32 */
     float *m, *v;               /* (rows, cols) */
-    void *exchange;             /* (rows, cols) gradient in, parameter out */
     uint32_t *updates;          /* (rows) AdamW updates that each row has had */
     const unsigned char *place; /* (rows) enum channel_place: all but deferred ones are left alone;
                                    NULL: all are deferred */
     const float *window;        /* (rows, cols) sums of gradients, whose mean jobs take; or NULL: it
-                                   lies in the exchange buffer */
+                                   has been exchanged */
     struct matrix_part part;    /* which rows they are, for their groups */
+    size_t packed;              /* where its rows begin among a job's exchanged ones, in elements */
     bool decays;                /* the rule's weight decay applies in jobs */
 };
 
@@ -57,18 +57,22 @@ void host_adam_read_masters(const struct host_adam_matrix *matrix, size_t first,
 void host_adam_write_masters(const struct host_adam_matrix *matrix, size_t first, size_t n,
                              const float *masters);
 
+/* exchange, below: (row1 - row0, cols) of the matrix's dtype, gradient in, parameter out. */
+
 /* One AdamW update (formula: model/device/row_ops.h) of the deferred ones of rows [row0, row1),
  * and one more in their counts. The rule's own corrections are not used. With `commit` it commits
  * as it goes; else host_adam_commit is to come before any other use of the rows' masters. A NaN
  * stays one. */
 void host_adam_update(enum host_adam_path path, const struct host_adam_matrix *matrix, size_t row0,
-                      size_t row1, const struct adamw *rule, float gradient_scale, bool commit);
+                      size_t row1, void *exchange, const struct adamw *rule, float gradient_scale,
+                      bool commit);
 /* parameters = exchange for the deferred ones of rows [row0, row1). */
-void host_adam_commit(const struct host_adam_matrix *matrix, size_t row0, size_t row1);
+void host_adam_commit(const struct host_adam_matrix *matrix, size_t row0, size_t row1,
+                      const void *exchange);
 
-/* exchange = source / divisor for the deferred ones of rows [row0, row1).  source: (rows, cols) */
-void host_adam_put(const struct host_adam_matrix *matrix, size_t row0, size_t row1,
-                   const float *source, float divisor);
+/* exchange = window / divisor for the deferred ones of rows [row0, row1). */
+void host_adam_put(const struct host_adam_matrix *matrix, size_t row0, size_t row1, void *exchange,
+                   float divisor);
 
 /* Adjacent rows of a matrix: what one chunk of a job covers (offload/host/workers.h), in all jobs.
  * The matrix is borrowed. */
@@ -86,6 +90,8 @@ int host_adam_cut(const struct host_adam_matrix *matrix, struct host_adam_chunk 
 struct host_adam_job {
     const struct host_adam_chunk *chunks; /* borrowed */
     int group, n_groups;
+    void *exchange; /* the group's rows, packed: matrix after matrix, in each in their order,
+                       wherever they stand (row_groups_count) */
     struct adamw rule;
     float window_steps; /* gradients in the windows */
     bool commits_later; /* the commit is a job of its own: host_adam_run_commit */
@@ -94,7 +100,7 @@ struct host_adam_job {
 void host_adam_run(void *job, int chunk);
 void host_adam_run_commit(void *job, int chunk);
 /* What host_adam_run reads and writes: state and exchange, and where windows are in host memory the
- * window, whose mean goes through the exchange buffer. */
+ * window, whose mean goes through what is exchanged. */
 size_t host_adam_bytes(void *job, int chunk);
 size_t host_adam_commit_bytes(void *job, int chunk);
 

@@ -72,8 +72,8 @@ static bool *members(const struct rows_case *c, uint32_t key)
 /* Flat arrays of one device; those that a test does not need are NULL. */
 struct arrays {
     float *window;
-    char *values, *deferred, *exchange, *staged;
-    enum dtype dtype; /* of the last three */
+    char *values, *deferred, *staged;
+    enum dtype dtype; /* of the last two */
 };
 
 /* A table over them on a device. */
@@ -105,10 +105,10 @@ static struct table table_create(struct device *d, const struct rows_case *c, ui
                                        .deferred = element(a.deferred, at, dtype_size(a.dtype)),
                                        .place = t.place + k * MOST_ROWS,
                                        .window = element(a.window, at, sizeof(float)),
-                                       .exchange = element(a.exchange, at, dtype_size(a.dtype)),
                                        .staged = element(a.staged, at, dtype_size(a.dtype)),
                                        .n_rows = shapes[k].n_rows,
                                        .cols = shapes[k].cols,
+                                       .packed = at,
                                        .part = part_of(k)};
     }
     t.matrices = (struct matrix_rows *)matrix_batch_upload(d, rows, SHAPES).matrices;
@@ -172,23 +172,17 @@ static void rows_gather(void **state)
     }
 }
 
-/* Windows leave into `exchange`, divided, and taken gradients into `staged`, as they are; the other
- * source and the other place are absent. */
-static void leave(const struct rows_case *c, uint32_t key, enum dtype dtype, enum row_source source)
+/* Taken gradients leave into `staged`, as they are; no other array is there. */
+static void stage(const struct rows_case *c, uint32_t key, enum dtype dtype)
 {
     const size_t n = first_of(SHAPES), size = dtype_size(dtype);
-    const enum dtype from = source == ROWS_WINDOW ? DTYPE_F32 : dtype;
-    char *src = values_as(from, n, 1), *expected = (char *)random_array(n, 2);
-    char *dst = pinned(expected, size * n), *x = cuda_upload(cuda, src, dtype_size(from) * n);
+    char *src = values_as(dtype, n, 1), *expected = (char *)random_array(n, 2);
+    char *dst = pinned(expected, size * n), *x = cuda_upload(cuda, src, size * n);
     struct arrays a = {.deferred = src, .staged = expected, .dtype = dtype};
     struct arrays b = {.deferred = x, .staged = dst, .dtype = dtype};
-    if (source == ROWS_WINDOW) {
-        a = (struct arrays){.window = (float *)src, .exchange = expected, .dtype = dtype};
-        b = (struct arrays){.window = (float *)x, .exchange = dst, .dtype = dtype};
-    }
     struct table host = table_create(cpu, c, key, a), device = table_create(cuda, c, key, b);
-    cpu->row_ops->send_rows(cpu->compute, &host.batch, source, dtype, &host.set, 3);
-    cuda->row_ops->send_rows(cuda->compute, &device.batch, source, dtype, &device.set, 3);
+    cpu->row_ops->stage_rows(cpu->compute, &host.batch, dtype, &host.set);
+    cuda->row_ops->stage_rows(cuda->compute, &device.batch, dtype, &device.set);
     cuda->stream_wait(cuda->compute);
     assert_memory_equal(dst, expected, size * n);
     table_destroy(&host);
@@ -199,39 +193,102 @@ static void leave(const struct rows_case *c, uint32_t key, enum dtype dtype, enu
     cuda->release(x);
 }
 
+static void rows_are_staged(void **state)
+{
+    (void)state;
+    for (uint32_t k = 0; k < 2 * N_CASES; k++)
+        stage(&rows_cases[k / 2], k, k % 2 ? DTYPE_BF16 : DTYPE_F32);
+}
+
+/* Rows of a group, as the case's matrices have them packed: all, or those that begin in a part of
+ * their places. The first of a matrix is where the matrix itself is. */
+static struct packed_rows choose_rows(const struct rows_case *c, uint32_t key, void *memory,
+                                      bool on_device)
+{
+    const size_t n = first_of(SHAPES), first = key % 3 ? 0 : first_of(c->first);
+    return (struct packed_rows){.memory = memory,
+                                .first = first,
+                                .n = key % 3 == 1 ? n / 2 : n - first,
+                                .group = (int)key % c->n_groups,
+                                .n_groups = c->n_groups,
+                                .on_device = on_device};
+}
+
+/* Memory that rows are packed in, of the device or pinned. */
+static char *memory_on(bool on_device, const void *values, size_t bytes)
+{
+    return on_device ? cuda_upload(cuda, values, bytes) : pinned(values, bytes);
+}
+
+static void assert_memory_is(bool on_device, char *memory, const void *expected, size_t bytes)
+{
+    if (on_device)
+        memory = off_device(memory, bytes);
+    else
+        cuda->stream_wait(cuda->compute);
+    assert_memory_equal(memory, expected, bytes);
+    if (on_device)
+        free(memory);
+    else
+        cuda->release_host(memory);
+}
+
+/* Windows leave, divided. */
+static void leave(const struct rows_case *c, uint32_t key, enum dtype dtype, bool on_device)
+{
+    const size_t n = first_of(SHAPES), size = dtype_size(dtype);
+    float *src = random_array(n, 1), *x = cuda_upload(cuda, src, sizeof *src * n);
+    char *expected = (char *)random_array(n, 2), *dst = memory_on(on_device, expected, size * n);
+    struct table host = table_create(cpu, c, key, (struct arrays){.window = src, .dtype = dtype});
+    struct table device = table_create(cuda, c, key, (struct arrays){.window = x, .dtype = dtype});
+    const struct packed_rows to = choose_rows(c, key, expected, false);
+    const struct packed_rows there = choose_rows(c, key, dst, on_device);
+    cpu->row_ops->send_rows(cpu->compute, &host.batch, dtype, &to, 3);
+    cuda->row_ops->send_rows(cuda->compute, &device.batch, dtype, &there, 3);
+    assert_memory_is(on_device, dst, expected, size * n);
+    table_destroy(&host);
+    table_destroy(&device);
+    free(src);
+    free(expected);
+    cuda->release(x);
+}
+
 static void rows_leave(void **state)
 {
     (void)state;
-    for (uint32_t k = 0; k < N_CASES; k++)
+    for (uint32_t k = 0; k < 6 * N_CASES; k++)
         for (int form = 0; form < 4; form++)
-            leave(&rows_cases[k], k, form & 1 ? DTYPE_BF16 : DTYPE_F32,
-                  form & 2 ? ROWS_GRADIENT : ROWS_WINDOW);
+            leave(&rows_cases[k % N_CASES], k, form & 1 ? DTYPE_BF16 : DTYPE_F32, form & 2);
+}
+
+/* As the CPU device's values, which are fp32, rounded. */
+static void arrive(const struct rows_case *c, uint32_t key, enum dtype dtype, bool on_device)
+{
+    const size_t n = first_of(SHAPES), size = dtype_size(dtype);
+    char *arriving = values_as(dtype, n, 1), *src = memory_on(on_device, arriving, size * n);
+    float *before = random_array(n, 2);
+    uint16_t *half = rounded(before, n), *param = cuda_upload(cuda, half, sizeof *half * n);
+    struct table host = table_create(cpu, c, key, (struct arrays){.values = (char *)before});
+    struct table device = table_create(cuda, c, key, (struct arrays){.values = (char *)param});
+    const struct packed_rows from = choose_rows(c, key, arriving, false);
+    const struct packed_rows there = choose_rows(c, key, src, on_device);
+    cpu->row_ops->receive_rows(cpu->compute, &host.batch, dtype, &from);
+    cuda->row_ops->receive_rows(cuda->compute, &device.batch, dtype, &there);
+    uint16_t *expected = rounded(before, n);
+    param = off_device(param, sizeof *param * n);
+    assert_memory_equal(param, expected, sizeof *param * n);
+    assert_memory_is(on_device, src, arriving, size * n);
+    table_destroy(&host);
+    table_destroy(&device);
+    free(arriving), free(before), free(half), free(param), free(expected);
 }
 
 static void rows_arrive(void **state)
 {
     (void)state;
-    for (uint32_t k = 0; k < 2 * N_CASES; k++) {
-        const struct rows_case *c = &rows_cases[k / 2];
-        const enum dtype dtype = k % 2 ? DTYPE_BF16 : DTYPE_F32;
-        const size_t n = first_of(SHAPES), size = dtype_size(dtype);
-        bool *in = members(c, k);
-        float *values = random_array(n, 1), *before = random_array(n, 2);
-        uint16_t *arriving = rounded(values, n), *expected = rounded(before, n);
-        char *src = pinned(dtype == DTYPE_F32 ? (void *)values : arriving, size * n);
-        uint16_t *param = cuda_upload(cuda, expected, sizeof *param * n);
-        struct table t = table_create(
-            cuda, c, k, (struct arrays){.values = (char *)param, .exchange = src, .dtype = dtype});
-        cuda->row_ops->receive_rows(cuda->compute, &t.batch, dtype, &t.set);
-        param = off_device(param, sizeof *param * n);
-        for (size_t i = 0; i < n; i++)
-            if (in[i])
-                expected[i] = arriving[i];
-        assert_memory_equal(param, expected, sizeof *param * n);
-        table_destroy(&t);
-        free(values), free(before), free(arriving), free(expected), free(param), free(in);
-        cuda->release_host(src);
-    }
+    for (uint32_t k = 0; k < 6 * N_CASES; k++)
+        for (int form = 0; form < 4; form++)
+            arrive(&rows_cases[k % N_CASES], k, form & 1 ? DTYPE_BF16 : DTYPE_F32, form & 2);
 }
 
 /* Rows of so many bytes, `offset` bytes into both memories; in one direction, src is pinned. */
@@ -274,50 +331,64 @@ static void rows_are_copied(void **state)
             copy_with(row_bytes[i], i == 5 && form & 1 ? 2 : 0, form & 1, form & 2, form & 4);
 }
 
-/* A taken gradient arrives on one stream and is gathered on another; the window leaves on a third;
- * what the host makes of it arrives on the first; and it is read on the second. Events alone order
- * them. gradient: pinned, bf16. Returns the parameters, flat, bf16. */
-static uint16_t *round_trip(const struct rows_case *c, uint32_t key, uint16_t *gradient)
+/* Whether an element's row is in a group, and deferred. */
+static bool *in_group(const struct rows_case *c, uint32_t key, int group)
 {
-    const size_t n = first_of(SHAPES);
+    struct rows_case one = *c;
+    one.groups = (uint64_t)1 << group;
+    one.with_leaving = false;
+    return members(&one, key);
+}
+
+/* A taken gradient arrives on one stream and is gathered on another; one group's window is packed
+ * and leaves on a third; what the host makes of it arrives on the first; and it is read on the
+ * second. Events alone order them. gradient: pinned, bf16. Returns the parameters, flat, bf16. */
+static uint16_t *round_trip(const struct rows_case *c, uint32_t key, int group, uint16_t *gradient)
+{
+    const size_t n = first_of(SHAPES), bytes = sizeof(uint16_t) * n;
+    const struct channel_set all = {c->n_groups, true, UINT64_MAX};
     struct stream *up = cuda->stream_create(), *down = cuda->stream_create();
     struct event *arrived = cuda->event_create(), *gathered = cuda->event_create();
     struct event *left = cuda->event_create(), *updated = cuda->event_create();
     const float one = 1;
     float *window = cuda->allocate(sizeof *window * n);
-    uint16_t *g = cuda->allocate(sizeof *g * n);
-    uint16_t *param = cuda->allocate(sizeof *param * n);
-    uint16_t *exchange = cuda->allocate_host(sizeof *exchange * n);
+    uint16_t *g = cuda->allocate(bytes), *param = cuda->allocate(bytes);
+    uint16_t *packed = cuda->allocate(bytes), *unpacked = cuda->allocate(bytes);
+    uint16_t *exchange = cuda->allocate_host(bytes);
     float *scale = cuda_upload(cuda, &one, sizeof one);
-    struct table t = table_create(cuda, c, key,
-                                  (struct arrays){.deferred = (char *)g,
-                                                  .window = window,
-                                                  .values = (char *)param,
-                                                  .exchange = (char *)exchange,
-                                                  .dtype = DTYPE_BF16});
-    memset(exchange, 0, sizeof *exchange * n);
+    struct packed_rows rows = {
+        .memory = packed, .n = n, .group = group, .n_groups = c->n_groups, .on_device = true};
+    struct table t = table_create(
+        cuda, c, key,
+        (struct arrays){
+            .deferred = (char *)g, .window = window, .values = (char *)param, .dtype = DTYPE_BF16});
     cuda->zero(cuda->compute, window, sizeof(float) * n);
-    cuda->zero(cuda->compute, param, sizeof *param * n);
-    cuda->copy(up, g, gradient, sizeof *g * n);
+    cuda->zero(cuda->compute, param, bytes);
+    cuda->copy(up, g, gradient, bytes);
     cuda->event_record(arrived, up);
     cuda->event_order(cuda->compute, arrived);
     for (int i = 0; i < 3; i++)
-        cuda->row_ops->accumulate_rows(cuda->compute, &t.batch, DTYPE_BF16, &t.set, 0, scale);
+        cuda->row_ops->accumulate_rows(cuda->compute, &t.batch, DTYPE_BF16, &all, 0, scale);
     cuda->event_record(gathered, cuda->compute);
     cuda->event_order(down, gathered);
-    cuda->row_ops->send_rows(down, &t.batch, ROWS_WINDOW, DTYPE_BF16, &t.set, 3);
+    cuda->row_ops->send_rows(down, &t.batch, DTYPE_BF16, &rows, 3);
+    cuda->copy(down, exchange, packed, bytes);
     cuda->event_record(left, down);
     cuda->event_wait(left);
     for (size_t i = 0; i < n; i++)
         exchange[i] ^= 0x8000u;
-    cuda->row_ops->receive_rows(up, &t.batch, DTYPE_BF16, &t.set);
+    cuda->copy(up, unpacked, exchange, bytes);
+    rows.memory = unpacked;
+    cuda->row_ops->receive_rows(up, &t.batch, DTYPE_BF16, &rows);
     cuda->event_record(updated, up);
     cuda->event_order(cuda->compute, updated);
-    param = off_device(param, sizeof *param * n);
+    param = off_device(param, bytes);
     table_destroy(&t);
     cuda->release(g);
     cuda->release(window);
     cuda->release(scale);
+    cuda->release(packed);
+    cuda->release(unpacked);
     cuda->release_host(exchange);
     struct event *events[] = {arrived, gathered, left, updated};
     for (int i = 0; i < 4; i++)
@@ -332,10 +403,11 @@ static void events_order_streams(void **state)
     (void)state;
     for (uint32_t k = 0; k < N_CASES; k++) {
         const size_t n = first_of(SHAPES);
-        bool *in = members(&rows_cases[k], k);
+        const int group = (int)k % rows_cases[k].n_groups;
+        bool *in = in_group(&rows_cases[k], k, group);
         char *values = values_as(DTYPE_BF16, n, 6);
         uint16_t *gradient = pinned(values, sizeof *gradient * n);
-        uint16_t *param = round_trip(&rows_cases[k], k, gradient);
+        uint16_t *param = round_trip(&rows_cases[k], k, group, gradient);
         for (size_t i = 0; i < n; i++) {
             const float x = bf16_to_f32(gradient[i]), sum = (x + x) + x;
             const uint16_t expected = in[i] ? bf16_from_f32(-(sum / 3)) : 0;
@@ -357,6 +429,7 @@ static void nothing_of_nothing(void **state)
     const struct adamw rule = {.lr = 1};
     float *x = cuda_upload(cuda, values, sizeof values), *host = pinned(values, sizeof values);
     const struct channel_set set = {.n_groups = 1, .groups = 1, .with_leaving = true};
+    const struct packed_rows packed = {.memory = x, .n = 8, .n_groups = 1, .on_device = true};
     struct matrix_rows rows[2] = {
         {.values = x, .deferred = x, .waiting = x, .window = x, .cols = 4},
         {.values = x, .deferred = x, .waiting = x, .window = x, .cols = 9}};
@@ -370,8 +443,9 @@ static void nothing_of_nothing(void **state)
         row_ops->adamw_rows(s, &none, NULL, 0, ROWS_GRADIENT, &rule, x, true);
         row_ops->accumulate_rows(s, &none, DTYPE_F32, &set, 0, x);
         row_ops->accumulate_rows(s, &none, DTYPE_BF16, &set, 0, x);
-        row_ops->send_rows(s, &none, ROWS_WINDOW, DTYPE_F32, &set, 2);
-        row_ops->receive_rows(s, &none, DTYPE_F32, &set);
+        row_ops->stage_rows(s, &none, DTYPE_F32, &set);
+        row_ops->send_rows(s, &none, DTYPE_F32, &packed, 2);
+        row_ops->receive_rows(s, &none, DTYPE_F32, &packed);
     }
     row_ops->copy_rows(s, x, NULL, host, NULL, 0, 4);
     row_ops->select_rows(s, (unsigned char *)x, x, 0, 0);
@@ -386,9 +460,10 @@ static void nothing_of_nothing(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(rows_gather),          cmocka_unit_test(rows_leave),
-        cmocka_unit_test(rows_arrive),          cmocka_unit_test(rows_are_copied),
-        cmocka_unit_test(events_order_streams), cmocka_unit_test(nothing_of_nothing),
+        cmocka_unit_test(rows_gather),        cmocka_unit_test(rows_are_staged),
+        cmocka_unit_test(rows_leave),         cmocka_unit_test(rows_arrive),
+        cmocka_unit_test(rows_are_copied),    cmocka_unit_test(events_order_streams),
+        cmocka_unit_test(nothing_of_nothing),
     };
     run_in_every_order("cuda_rows", tests);
 }

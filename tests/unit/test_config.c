@@ -3,6 +3,7 @@
 #include "tests/testing.h"
 
 #include "cmd/config/config.h"
+#include "cmd/config/engine_settings.h"
 #include "cmd/config/table.h"
 #include "data/alloc.h"
 #include "data/file.h"
@@ -118,6 +119,16 @@ static void reads_deepspeed(void **state)
     config_free(&c);
 }
 
+static void reads_how_the_link_is_crossed(void **state)
+{
+    (void)state;
+    const char *without = "{\"zero_optimization\": {\"stage\": 2,\n"
+                          "\"offload_optimizer\": {\"device\": \"cpu\", \"zero_copy\": true}}}";
+    assert_works(parse_text(without, COMPLETE, 1), err);
+    assert_true(engine_settings(&c, NULL).zero_copy);
+    config_free(&c);
+}
+
 static void reads_zenflow(void **state)
 {
     (void)state;
@@ -132,6 +143,7 @@ static void reads_zenflow(void **state)
     config_free(&c);
     assert_works(parse_text(ZENFLOW(""), COMPLETE, 1), err);
     assert_true(z->enabled && z->topk_ratio == 0.1 && !z->overlap_step && !z->offload);
+    assert_false(engine_settings(&c, NULL).zero_copy);
     assert_true(z->select_interval == CONFIG_AUTO && z->update_interval == CONFIG_AUTO);
     assert_true(z->auto_ratio == 0.99 && z->full_warm_up_rounds == 0 && z->stagger);
     assert_true(z->pt_reserved_cores_perc == 0.5 && z->deferred_lr_scale == 1);
@@ -929,6 +941,7 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(defaults),
         cmocka_unit_test(reads_deepspeed),
+        cmocka_unit_test(reads_how_the_link_is_crossed),
         cmocka_unit_test(reads_zenflow),
         cmocka_unit_test(reads_auto),
         cmocka_unit_test(options_outrank_the_file),

@@ -28,6 +28,12 @@ static float random_float(uint32_t seed, size_t i)
     return 2 * philox_uniform(random_bits(seed, i)) - 1;
 }
 
+/* What is exchanged of a matrix, (rows, cols), lies behind its counts. */
+static void *exchange_of(const struct host_adam_matrix *a)
+{
+    return a->updates + a->rows;
+}
+
 static struct host_adam_matrix matrix_create(size_t rows, size_t cols, enum dtype dtype,
                                              uint32_t seed)
 {
@@ -39,10 +45,9 @@ static struct host_adam_matrix matrix_create(size_t rows, size_t cols, enum dtyp
                                  .remainders = dtype == DTYPE_BF16 ? zf_calloc(n, 2) : NULL,
                                  .m = zf_calloc(n, 4),
                                  .v = zf_calloc(n, 4),
-                                 .exchange = zf_calloc(n, dtype_size(dtype)),
-                                 .updates = zf_calloc(rows, 4)};
-    uint16_t *bf16 = a.exchange;
-    float *f32 = a.exchange;
+                                 .updates = zf_calloc(rows + n, 4)};
+    uint16_t *bf16 = exchange_of(&a);
+    float *f32 = exchange_of(&a);
     for (size_t i = 0; i < n; i++) {
         float gradient = random_float(seed, 4 * i) * powf(10, 4 * random_float(seed + 1, i));
         const float master = random_float(seed, 4 * i + 1);
@@ -69,7 +74,8 @@ static float *masters_of(const struct host_adam_matrix *a)
 static void update(enum host_adam_path path, const struct host_adam_matrix *a, size_t row0,
                    size_t row1, const struct adamw *rule, float gradient_scale)
 {
-    host_adam_update(path, a, row0, row1, rule, gradient_scale, true);
+    char *exchange = (char *)exchange_of(a) + row0 * a->cols * dtype_size(a->dtype);
+    host_adam_update(path, a, row0, row1, exchange, rule, gradient_scale, true);
 }
 
 static void matrix_free(struct host_adam_matrix *a)
@@ -78,7 +84,6 @@ static void matrix_free(struct host_adam_matrix *a)
     free(a->remainders);
     free(a->m);
     free(a->v);
-    free(a->exchange);
     free(a->updates);
 }
 
@@ -100,9 +105,9 @@ static void assert_same_matrix(const struct host_adam_matrix *a, const struct ho
     assert_same_floats(a->v, b->v, n);
     assert_memory_equal(a->updates, b->updates, a->rows * sizeof *a->updates);
     if (a->dtype == DTYPE_F32) {
-        assert_same_floats(a->exchange, b->exchange, n);
+        assert_same_floats(exchange_of(a), exchange_of(b), n);
     } else {
-        assert_memory_equal(a->exchange, b->exchange, 2 * n);
+        assert_memory_equal(exchange_of(a), exchange_of(b), 2 * n);
         assert_memory_equal(a->parameters, b->parameters, 2 * n);
     }
     free(x);
@@ -129,9 +134,9 @@ static void make_special(struct host_adam_matrix *a, uint32_t seed)
         a->m[i] = special_float(seed, 4 * i + 2);
         a->v[i] = fabsf(special_float(seed, 4 * i + 3));
         if (a->dtype == DTYPE_BF16)
-            ((uint16_t *)a->exchange)[i] = (uint16_t)(gradient >> 16);
+            ((uint16_t *)exchange_of(a))[i] = (uint16_t)(gradient >> 16);
         else
-            ((float *)a->exchange)[i] = f32_of_bits(gradient);
+            ((float *)exchange_of(a))[i] = f32_of_bits(gradient);
     }
 }
 
@@ -229,8 +234,8 @@ static void remainders_lose_nothing(void **state)
         for (uint32_t step = 0; step < STEPS; step++) {
             for (size_t i = 0; i < ROWS * COLS; i++) {
                 const uint16_t gradient = bf16_from_f32(random_float(step, i));
-                ((uint16_t *)half.exchange)[i] = gradient;
-                ((float *)whole.exchange)[i] = bf16_to_f32(gradient);
+                ((uint16_t *)exchange_of(&half))[i] = gradient;
+                ((float *)exchange_of(&whole))[i] = bf16_to_f32(gradient);
             }
             update(path, &half, 0, ROWS, &adamw_rule, 1);
             update(path, &whole, 0, ROWS, &adamw_rule, 1);
@@ -270,7 +275,7 @@ static void rounds_to_nearest(void **state)
             continue;
         struct host_adam_matrix a = matrix_create(64, 1024, DTYPE_BF16, 5);
         size_t n = a.rows * a.cols;
-        memset(a.exchange, 0, 2 * n);
+        memset(exchange_of(&a), 0, 2 * n);
         /* Every high half meets a random low half, a tie, and both neighbours of a tie. */
         for (int low = 0; low < 4; low++) {
             static const uint32_t lows[] = {0x7fff, 0x8000, 0x8001};
@@ -281,13 +286,13 @@ static void rounds_to_nearest(void **state)
                 before[i] = f32_of_bits((uint32_t)i << 16 |
                                         (low < 3 ? lows[low] : random_bits(9, i) & 0xffff));
             host_adam_write_masters(&a, 0, n, before);
-            memset(a.exchange, 0, 2 * n);
+            memset(exchange_of(&a), 0, 2 * n);
             update(path, &a, 0, a.rows, &rule, 1);
             float *after = masters_of(&a);
             assert_same_floats(after, before, n);
             free(after);
             for (size_t i = 0; i < n; i++) {
-                uint16_t got = ((uint16_t *)a.exchange)[i];
+                uint16_t got = ((uint16_t *)exchange_of(&a))[i];
                 if (got != nearest_bf16(before[i]))
                     fail_msg("%s: %08x becomes %04x, not %04x", host_adam_path_name(path),
                              f32_bits(before[i]), got, nearest_bf16(before[i]));
@@ -319,7 +324,7 @@ static void follows_the_formula(void **state)
         const float *master = a.parameters, *old_master = old.parameters;
         for (size_t i = 0; i < a.rows * a.cols; i++) {
             double t = a.updates[i / a.cols], b1 = rule.beta1, b2 = rule.beta2;
-            double p = old_master[i], g = 0.5 * ((float *)old.exchange)[i];
+            double p = old_master[i], g = 0.5 * ((float *)exchange_of(&old))[i];
             g += l2 ? rule.weight_decay * p : 0;
             double m = b1 * old.m[i] + (1 - b1) * g, v = b2 * old.v[i] + (1 - b2) * g * g;
             p -= l2 ? 0 : rule.lr * rule.weight_decay * p;
@@ -328,7 +333,7 @@ static void follows_the_formula(void **state)
             assert_close(a.v[i], v, 1e-6, "v", i);
             assert_true(fabs(a.m[i] - m) <= 1e-6 * (fabs(b1 * old.m[i]) + fabs(g)));
             assert_true(fabs(master[i] - (p - move)) <= 1e-6 * (fabs(p) + fabs(move)));
-            assert_int_equal(f32_bits(((float *)a.exchange)[i]), f32_bits(master[i]));
+            assert_int_equal(f32_bits(((float *)exchange_of(&a))[i]), f32_bits(master[i]));
         }
         for (size_t i = 0; i < a.rows; i++)
             assert_int_equal(a.updates[i], (i < 30 ? i / 3 : 1000 * i * i) + 1);
@@ -367,8 +372,8 @@ static void leaves_rows_alone(void **state)
                                             2 * COLS);
                     assert_memory_equal(a.m + i * COLS, as->m + i * COLS, 4 * COLS);
                     assert_memory_equal(a.v + i * COLS, as->v + i * COLS, 4 * COLS);
-                    assert_memory_equal((char *)a.exchange + i * row_bytes,
-                                        (char *)as->exchange + i * row_bytes, row_bytes);
+                    assert_memory_equal((char *)exchange_of(&a) + i * row_bytes,
+                                        (char *)exchange_of(as) + i * row_bytes, row_bytes);
                     assert_int_equal(a.updates[i], !kept);
                 }
                 matrix_free(&a);
@@ -406,6 +411,24 @@ static void tasks_cover_a_matrix(void **state)
     }
 }
 
+/* A group's rows, one behind the other, to an array from element PACKED on, or back. */
+#define PACKED 24
+
+static void pack_group(const struct host_adam_matrix *a, int group, int n_groups, char *packed,
+                       bool back)
+{
+    const struct row_groups groups = row_groups_of(&a->part, n_groups);
+    const size_t bytes = a->cols * dtype_size(a->dtype);
+    packed += PACKED * dtype_size(a->dtype);
+    for (size_t row = 0; row < a->rows; row++) {
+        char *mine = (char *)exchange_of(a) + row * bytes;
+        if (row_groups_group(&groups, (int)row) != group)
+            continue;
+        memcpy(back ? mine : packed, back ? packed : mine, bytes);
+        packed += bytes;
+    }
+}
+
 /* Jobs over the groups, on any number of workers, are one update of the whole matrix, with the mean
  * of its windows where it has any. */
 static void jobs_on_workers_change_nothing(void **state)
@@ -427,7 +450,7 @@ static void jobs_on_workers_change_nothing(void **state)
             if (windows)
                 for (size_t i = 0; i < ROWS * COLS; i++)
                     if (place[i / COLS] == CHANNEL_DEFERRED)
-                        ((uint16_t *)whole.exchange)[i] = bf16_from_f32(window[i] / 3);
+                        ((uint16_t *)exchange_of(&whole))[i] = bf16_from_f32(window[i] / 3);
             update(host_adam_best_path(), &whole, 0, ROWS, windows ? &without_decay : &adamw_rule,
                    1);
         }
@@ -439,18 +462,25 @@ static void jobs_on_workers_change_nothing(void **state)
             struct worker_pool *pool = worker_pool_create(&config);
             struct host_adam_matrix a = matrix_create(ROWS, COLS, DTYPE_BF16, 6);
             struct host_adam_job jobs[GROUPS];
+            char *packed[GROUPS];
             int n;
             a.place = place;
+            a.packed = PACKED;
             a.window = windows ? window : NULL;
             a.part = (struct matrix_part){4, FIRST, FIRST + ROWS + 50, COLS};
             a.decays = !windows;
             struct host_adam_chunk *tasks = cut(&a, &n);
             assert_in_range(n, 4, ROWS);
+            for (int g = 0; g < GROUPS; g++) {
+                packed[g] = zf_malloc(sizeof(uint16_t) * (ROWS * COLS + PACKED));
+                pack_group(&a, g, GROUPS, packed[g], false);
+            }
             for (int step = 0; step < 3; step++)
                 for (int g = 0; g < GROUPS; g++) {
                     jobs[g] = (struct host_adam_job){.chunks = tasks,
                                                      .group = g,
                                                      .n_groups = GROUPS,
+                                                     .exchange = packed[g],
                                                      .rule = adamw_rule,
                                                      .window_steps = 3,
                                                      .path = host_adam_best_path()};
@@ -458,6 +488,10 @@ static void jobs_on_workers_change_nothing(void **state)
                                        &(struct worker_job){host_adam_run, &jobs[g], n, NULL, 0});
                 }
             worker_pool_destroy(pool);
+            for (int g = 0; g < GROUPS; g++) {
+                pack_group(&a, g, GROUPS, packed[g], true);
+                free(packed[g]);
+            }
             assert_same_matrix(&a, &whole);
             matrix_free(&a);
             free(tasks);
@@ -487,10 +521,14 @@ static void a_commit_may_come_later(void **state)
             both[i]->place = place;
             both[i]->part = (struct matrix_part){0, 0, ROWS, COLS};
             int n;
+            char *packed = zf_malloc(bytes + PACKED * sizeof(float));
+            both[i]->packed = PACKED;
+            pack_group(both[i], GROUP, GROUPS, packed, false);
             struct host_adam_chunk *tasks = cut(both[i], &n);
             struct host_adam_job job = {.chunks = tasks,
                                         .group = GROUP,
                                         .n_groups = GROUPS,
+                                        .exchange = packed,
                                         .rule = adamw_rule,
                                         .commits_later = i == 1,
                                         .path = host_adam_best_path()};
@@ -499,6 +537,8 @@ static void a_commit_may_come_later(void **state)
             assert_int_equal(memcmp(both[i]->parameters, before, bytes) == 0, i == 1);
             for (int k = 0; i == 1 && k < n; k++)
                 host_adam_run_commit(&job, k);
+            pack_group(both[i], GROUP, GROUPS, packed, true);
+            free(packed);
             free(tasks);
         }
         assert_same_matrix(&later, &at_once);
@@ -509,7 +549,7 @@ static void a_commit_may_come_later(void **state)
 }
 
 /* Seconds of one update of a matrix, group after group. */
-static double time_groups(struct host_adam_matrix *a, int cols, int n_groups)
+static double time_groups(struct host_adam_matrix *a, uint16_t *exchange, int cols, int n_groups)
 {
     a->cols = (size_t)cols;
     a->rows = (size_t)(16 << 20) / a->cols;
@@ -519,11 +559,15 @@ static double time_groups(struct host_adam_matrix *a, int cols, int n_groups)
     struct host_adam_job job = {
         .chunks = tasks, .n_groups = n_groups, .rule = adamw_rule, .path = host_adam_best_path()};
     for (size_t i = 0; i < a->rows * a->cols; i++)
-        ((uint16_t *)a->exchange)[i] = 0x3c24;
+        exchange[i] = 0x3c24;
+    const struct row_groups groups = row_groups_of(&a->part, n_groups);
     const double begin = clock_seconds();
-    for (job.group = 0; job.group < n_groups; job.group++)
+    for (job.group = 0; job.group < n_groups; job.group++) {
+        job.exchange = exchange;
+        exchange += (size_t)row_groups_count(&groups, job.group, (int)a->rows) * a->cols;
         for (int i = 0; i < n; i++)
             host_adam_run(&job, i);
+    }
     const double seconds = clock_seconds() - begin;
     free(tasks);
     return seconds;
@@ -547,19 +591,19 @@ static void groups_are_as_fast_as_one_array(void **state)
                                  .remainders = host_memory_allocate(2 * n, &err),
                                  .m = host_memory_allocate(4 * n, &err),
                                  .v = host_memory_allocate(4 * n, &err),
-                                 .exchange = host_memory_allocate(2 * n, &err),
                                  .updates = zf_calloc(n, sizeof *a.updates)};
+    uint16_t *exchange = host_memory_allocate(2 * n, &err);
     for (size_t k = 0; k < sizeof widths / sizeof *widths; k++) {
         double whole = INFINITY, groups = INFINITY;
         for (int round = 0; round < 7 || (round < 30 && whole < 0.6 * groups); round++) {
-            whole = fmin(whole, time_groups(&a, widths[k], 1));
-            groups = fmin(groups, time_groups(&a, widths[k], 4));
+            whole = fmin(whole, time_groups(&a, exchange, widths[k], 1));
+            groups = fmin(groups, time_groups(&a, exchange, widths[k], 4));
         }
         print_message("%d columns: four groups have %.2f of the speed of one array\n", widths[k],
                       whole / groups);
         assert_true(whole / groups >= 0.6);
     }
-    void *halves[] = {a.parameters, a.remainders, a.exchange};
+    void *halves[] = {a.parameters, a.remainders, exchange};
     for (int i = 0; i < 3; i++)
         host_memory_free(halves[i], 2 * n);
     host_memory_free(a.m, 4 * n);
@@ -594,7 +638,7 @@ static void follow_pytorch(const char *path, struct adamw rule)
     const float *master = a.parameters;
     for (int step = 0; step < STEPS; step++) {
         rule.lr = 1e-2f * (float)(step + 1) / STEPS;
-        memcpy(a.exchange, gradients + step * ROWS * COLS, 4 * ROWS * COLS);
+        memcpy(exchange_of(&a), gradients + step * ROWS * COLS, 4 * ROWS * COLS);
         update(host_adam_best_path(), &a, 0, ROWS, &rule, 1);
         double difference = 0, norm = 0;
         for (size_t i = 0; i < ROWS * COLS; i++) {

@@ -573,9 +573,8 @@ static void rows_gather(void **state)
     }
 }
 
-/* Windows leave into `exchange`, divided, and taken gradients into `staged`, as they are; the other
- * source and the other place are absent. */
-static void leave(const struct rows_case *c, enum row_source source)
+/* Taken gradients leave into `staged`, as they are. */
+static void stage(const struct rows_case *c)
 {
     struct table t;
     table_create(&t, c);
@@ -585,22 +584,14 @@ static void leave(const struct rows_case *c, enum row_source source)
     uint16_t *half_src = rounded(src, t.n);
     for (int wide = 0; wide < 2; wide++) {
         for (int k = 0; k < SHAPES; k++) {
-            struct matrix_rows *m = &t.rows[k];
-            void *to = wide ? (void *)(f32 + first_of(k)) : bf16 + first_of(k);
-            if (source == ROWS_WINDOW) {
-                m->window = src + first_of(k);
-                m->exchange = to;
-            } else {
-                m->deferred = wide ? (void *)(src + first_of(k)) : half_src + first_of(k);
-                m->staged = to;
-            }
+            t.rows[k].deferred = wide ? (void *)(src + first_of(k)) : half_src + first_of(k);
+            t.rows[k].staged = wide ? (void *)(f32 + first_of(k)) : bf16 + first_of(k);
         }
-        ROW_OPS->send_rows(COMPUTE, &t.batch, source, wide ? DTYPE_F32 : DTYPE_BF16, &t.set, 3);
+        ROW_OPS->stage_rows(COMPUTE, &t.batch, wide ? DTYPE_F32 : DTYPE_BF16, &t.set);
     }
     for (size_t i = 0; i < t.n; i++) {
-        const float sent = source == ROWS_WINDOW ? src[i] / 3 : src[i];
-        assert_true(f32[i] == (t.in[i] ? sent : f32_before[i]));
-        assert_true(bf16[i] == (t.in[i] ? bf16_from_f32(sent) : half_before[i]));
+        assert_true(f32[i] == (t.in[i] ? src[i] : f32_before[i]));
+        assert_true(bf16[i] == (t.in[i] ? bf16_from_f32(src[i]) : half_before[i]));
     }
     free(src);
     free(f32);
@@ -611,45 +602,125 @@ static void leave(const struct rows_case *c, enum row_source source)
     table_destroy(&t);
 }
 
+static void rows_are_staged(void **state)
+{
+    (void)state;
+    for_each_case(c) stage(c);
+}
+
+/* Where a group's rows lie packed, by counting: of each element its place, or SIZE_MAX. Between
+ * matrices is a gap. Returns how many places there are. */
+static size_t place_elements(struct table *t, const struct rows_case *c, int group, size_t *places)
+{
+    size_t at = 0, i = 0;
+    for (int k = 0; k < SHAPES; k++) {
+        const struct matrix_part part = part_of(k);
+        const struct row_groups groups = row_groups_of(&part, c->n_groups);
+        const bool given = k >= c->first && k < c->last;
+        t->rows[k].packed = at;
+        for (int row = 0; row < shapes[k].n_rows; row++) {
+            const bool in = given && row_groups_group(&groups, row) == group;
+            for (int col = 0; col < shapes[k].cols; col++)
+                places[i++] = in ? at++ : SIZE_MAX;
+        }
+        at += 8;
+    }
+    return at;
+}
+
+/* Rows that are meant of one group: all, or those that begin in the middle third of the places,
+ * from a row's begin on. */
+static struct packed_rows choose_rows(const struct rows_case *c, int group, const size_t *places,
+                                      size_t n, bool some)
+{
+    struct packed_rows p = {.n = n, .group = group, .n_groups = c->n_groups};
+    for (int k = 0; k < SHAPES && some; k++)
+        for (int row = 0; row < shapes[k].n_rows; row++) {
+            const size_t at = places[first_of(k) + (size_t)row * (size_t)shapes[k].cols];
+            if (at <= n / 3)
+                p.first = at;
+            if (at <= 2 * n / 3)
+                p.n = at - p.first;
+        }
+    return p;
+}
+
+/* Of each element the place in p->memory that it is to have, or SIZE_MAX. */
+static void keep_meant(const struct table *t, const struct packed_rows *p, size_t *places)
+{
+    for (int k = 0; k < SHAPES; k++)
+        for (int row = 0; row < shapes[k].n_rows; row++) {
+            size_t *row_places = places + first_of(k) + (size_t)row * (size_t)shapes[k].cols;
+            const size_t begin = row_places[0];
+            const bool meant = begin != SIZE_MAX && begin >= p->first && begin < p->first + p->n &&
+                               t->place[k][row] == CHANNEL_DEFERRED;
+            for (int col = 0; col < shapes[k].cols; col++)
+                row_places[col] = meant ? row_places[col] - p->first : SIZE_MAX;
+        }
+}
+
+/* Windows leave, divided, or values arrive. */
+static void cross(const struct rows_case *c, int group, bool some, bool wide, bool arrives)
+{
+    struct table t;
+    table_create(&t, c);
+    size_t *places = zf_malloc(sizeof *places * t.n), met = 0;
+    const size_t n = place_elements(&t, c, group, places), size = wide ? 4 : 2;
+    struct packed_rows p = choose_rows(c, group, places, n, some);
+    keep_meant(&t, &p, places);
+    float *rows = random_array(t.n, 1), *rows_before = copy_of(rows, sizeof(float) * t.n);
+    float *noise = random_array(n, 2);
+    uint16_t *half = rounded(noise, n);
+    void *memory = p.memory = copy_of(wide ? (void *)noise : half, size * n);
+    for (int k = 0; k < SHAPES; k++)
+        t.rows[k].values = t.rows[k].window = rows + first_of(k);
+    const enum dtype dtype = wide ? DTYPE_F32 : DTYPE_BF16;
+    if (arrives)
+        ROW_OPS->receive_rows(COMPUTE, &t.batch, dtype, &p);
+    else
+        ROW_OPS->send_rows(COMPUTE, &t.batch, dtype, &p, 3);
+    for (size_t i = 0; i < t.n; i++) {
+        const bool meant = places[i] != SIZE_MAX;
+        met += meant;
+        if (meant && arrives)
+            rows_before[i] = wide ? noise[places[i]] : bf16_to_f32(half[places[i]]);
+        else if (meant && wide)
+            noise[places[i]] = rows[i] / 3;
+        else if (meant)
+            half[places[i]] = bf16_from_f32(rows[i] / 3);
+    }
+    assert_memory_equal(rows, rows_before, sizeof(float) * t.n);
+    assert_memory_equal(memory, wide ? (void *)noise : half, size * n);
+    assert_true(met > 0 || c->n_groups > 1);
+    free(places);
+    free(rows);
+    free(rows_before);
+    free(noise);
+    free(half);
+    free(memory);
+    table_destroy(&t);
+}
+
+static void rows_cross(bool arrives)
+{
+    for_each_case(c)
+    {
+        for (int group = 0; group < c->n_groups; group += 1 + c->n_groups / 5)
+            for (int form = 0; form < 4; form++)
+                cross(c, group, form & 1, form & 2, arrives);
+    }
+}
+
 static void rows_leave(void **state)
 {
     (void)state;
-    for_each_case(c)
-    {
-        leave(c, ROWS_WINDOW);
-        leave(c, ROWS_GRADIENT);
-    }
+    rows_cross(false);
 }
 
 static void rows_arrive(void **state)
 {
     (void)state;
-    for_each_case(c)
-    {
-        struct table t;
-        table_create(&t, c);
-        float *src = random_array(t.n, 1), *param = random_array(t.n, 2);
-        float *before = copy_of(param, sizeof(float) * t.n);
-        uint16_t *bf16 = zf_malloc(sizeof *bf16 * t.n);
-        for (size_t i = 0; i < t.n; i++)
-            bf16[i] = bf16_from_f32(-src[i]);
-        for (int wide = 0; wide < 2; wide++) {
-            for (int k = 0; k < SHAPES; k++) {
-                t.rows[k].values = param + first_of(k);
-                t.rows[k].exchange = wide ? (void *)(src + first_of(k)) : bf16 + first_of(k);
-            }
-            ROW_OPS->receive_rows(COMPUTE, &t.batch, wide ? DTYPE_F32 : DTYPE_BF16, &t.set);
-            for (size_t i = 0; i < t.n; i++) {
-                const float arrived = wide ? src[i] : bf16_to_f32(bf16[i]);
-                assert_true(param[i] == (t.in[i] ? arrived : before[i]));
-            }
-        }
-        free(src);
-        free(param);
-        free(before);
-        free(bf16);
-        table_destroy(&t);
-    }
+    rows_cross(true);
 }
 
 static void rows_are_copied(void **state)
@@ -686,6 +757,7 @@ static void nothing_of_nothing(void **state)
     float x[8] = {1, 2, 3, 4, 5, 6, 7, 8}, y[8];
     const struct adamw rule = {0};
     const struct channel_set set = {.n_groups = 1, .groups = 1, .with_leaving = true};
+    const struct packed_rows packed = {.memory = x, .n = 8, .n_groups = 1};
     struct matrix_rows rows[2] = {
         {.values = x, .deferred = x, .waiting = x, .window = x, .cols = 4, .part = {.cols = 4}},
         {.values = x, .deferred = x, .waiting = x, .window = x, .cols = 9, .part = {.cols = 9}}};
@@ -696,8 +768,9 @@ static void nothing_of_nothing(void **state)
         ROW_OPS->take_rows(COMPUTE, &none, DTYPE_F32);
         ROW_OPS->adamw_rows(COMPUTE, &none, NULL, 0, ROWS_GRADIENT, &rule, x, false);
         ROW_OPS->accumulate_rows(COMPUTE, &none, DTYPE_F32, &set, 0, x);
-        ROW_OPS->send_rows(COMPUTE, &none, ROWS_WINDOW, DTYPE_F32, &set, 2);
-        ROW_OPS->receive_rows(COMPUTE, &none, DTYPE_F32, &set);
+        ROW_OPS->stage_rows(COMPUTE, &none, DTYPE_F32, &set);
+        ROW_OPS->send_rows(COMPUTE, &none, DTYPE_F32, &packed, 2);
+        ROW_OPS->receive_rows(COMPUTE, &none, DTYPE_F32, &packed);
     }
     ROW_OPS->copy_rows(COMPUTE, x, NULL, x, NULL, 0, 4);
     ROW_OPS->select_rows(COMPUTE, (unsigned char *)x, x, 0, 0);
@@ -770,19 +843,13 @@ static void same_bits_on_any_threads(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(adamw_on_rows),
-        cmocka_unit_test(adamw_skips_a_step),
-        cmocka_unit_test(norms_are_summed_up),
-        cmocka_unit_test(greatest_rows_are_chosen),
-        cmocka_unit_test(rows_are_taken),
-        cmocka_unit_test(norms_are_those_of_any_batch),
-        cmocka_unit_test(tables_are_numbered),
-        cmocka_unit_test(rows_gather),
-        cmocka_unit_test(rows_leave),
-        cmocka_unit_test(rows_arrive),
-        cmocka_unit_test(rows_are_copied),
-        cmocka_unit_test(nothing_of_nothing),
-        cmocka_unit_test(same_bits_on_any_threads),
+        cmocka_unit_test(adamw_on_rows),       cmocka_unit_test(adamw_skips_a_step),
+        cmocka_unit_test(norms_are_summed_up), cmocka_unit_test(greatest_rows_are_chosen),
+        cmocka_unit_test(rows_are_taken),      cmocka_unit_test(norms_are_those_of_any_batch),
+        cmocka_unit_test(tables_are_numbered), cmocka_unit_test(rows_gather),
+        cmocka_unit_test(rows_are_staged),     cmocka_unit_test(rows_leave),
+        cmocka_unit_test(rows_arrive),         cmocka_unit_test(rows_are_copied),
+        cmocka_unit_test(nothing_of_nothing),  cmocka_unit_test(same_bits_on_any_threads),
     };
     return cmocka_run_group_tests_name("ops_rows", tests, set_up, NULL);
 }

@@ -124,7 +124,7 @@ static void memory_is_a_runs_to_the_byte(void **state)
             gpt_measure(planned, &model, &SIZE, &use);
             struct param_table table = gpt_param_table(&model);
             params_share_gradients(&table, SIZE.gradient_slots);
-            engine_measure(&all[i], &table, planned->dtype, 0, 1, &use);
+            engine_measure(&all[i], planned, &table, 0, 1, &use);
             params_free(&table);
             assert_int_equal(plan_device_bytes(planned->plan), 0);
             device_plan_destroy(planned);
@@ -139,6 +139,28 @@ static void memory_is_a_runs_to_the_byte(void **state)
             assert_true(memory_total(&use) >= run.device);
             assert_true(memory_total(&use) < run.device + 256 * 1000);
         }
+}
+
+/* Host memory, as it was asked for, of 6.7 billion parameters with bf16, S = 4 and a lag of one
+ * step: 12 bytes of state, and the exchange has one of four groups. */
+static void the_host_holds_little_more_than_its_state(void **state)
+{
+    (void)state;
+    struct zf_error err;
+    struct gpt_config model;
+    struct machine gpu;
+    struct engine_config config = settings(0.05, 4, false);
+    struct memory m;
+    assert_works(machine_load(&gpu, ZF_TESTS_DIR "/../configs/machines/h100.json", &err), err);
+    assert_works(gpt_config_preset(&model, "gpt-6.7b", &err), err);
+    config.bf16 = true;
+    struct device *planned = device_plan_create(&gpu, 1, &PLAN_GRADIENTS);
+    hold(planned, &model, &config, &m);
+    device_plan_destroy(planned);
+    const double parameters = (double)m.engine.host_elements, each = (double)m.host / parameters;
+    print_message("%.3f bytes of host memory for each offloaded parameter\n", each);
+    assert_true(parameters > 6e9 && each <= 12.6 && each > 12.5);
+    assert_true((double)m.engine.host / parameters <= 12.6);
 }
 
 /* ---- traffic and time ---- */
@@ -255,6 +277,37 @@ static void what_is_faster_is_not_slower(void **state)
     }
 }
 
+/* A step's median where kernels that cross the link sit on so many multiprocessors. */
+static double median_beside(double multiprocessors, bool on_host, bool zero_copy)
+{
+    struct zf_error err;
+    struct machine gpu;
+    struct engine_config config = settings(0.1, 4, on_host);
+    struct train_result result;
+    config.bf16 = true;
+    config.zero_copy = zero_copy;
+    assert_works(machine_load(&gpu, ZF_TESTS_DIR "/../configs/machines/h100.json", &err), err);
+    gpu.link_rate /= 200; /* so that transfers last as long as the step */
+    gpu.transfer_multiprocessors = multiprocessors;
+    struct device *planned = device_plan_create(&gpu, 1, &PLAN_GRADIENTS);
+    run_job(planned, 1, small_model(GPT_HEAD_LM), &config, 24, &result);
+    const double median = result.median;
+    train_result_free(&result);
+    device_plan_destroy(planned);
+    return median;
+}
+
+/* Copies take the link, and no multiprocessors from the model's kernels. */
+static void copies_leave_multiprocessors_alone(void **state)
+{
+    (void)state;
+    for (int on_host = 0; on_host < 2; on_host++) {
+        const double few = median_beside(1, on_host, false);
+        assert_true(median_beside(120, on_host, false) == few);
+        assert_true(median_beside(120, on_host, true) > median_beside(1, on_host, true));
+    }
+}
+
 /* Of a step of an H100 whose host takes so long for a channel. */
 struct host_figures {
     double launches, own, step; /* own: the host's time outside waits; seconds */
@@ -350,9 +403,11 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(memory_is_a_runs_to_the_byte),
+        cmocka_unit_test(the_host_holds_little_more_than_its_state),
         cmocka_unit_test(traffic_is_a_runs),
         cmocka_unit_test(the_same_plan_is_the_same_text),
         cmocka_unit_test(what_is_faster_is_not_slower),
+        cmocka_unit_test(copies_leave_multiprocessors_alone),
         cmocka_unit_test(the_hosts_own_loops_and_launches_take_time),
         cmocka_unit_test(a_large_model_is_planned_in_seconds),
     };

@@ -95,6 +95,28 @@ static void runs_are_a_groups_rows(void **state)
         }
 }
 
+/* A row's position is what counting gives: a part's rows of one group lie packed without gaps. */
+static void positions_are_counted(void **state)
+{
+    (void)state;
+    for (int k = 0; k < SHAPES; k++)
+        for (int n = 1; n <= MAX_GROUPS; n += 1 + n / 4)
+            for (int third = 0; third < 3; third++) {
+                const int rows = shapes[k][0], first = rows / 3 * third;
+                const struct matrix_part part = {k, first, rows, shapes[k][1]};
+                const struct row_groups g = row_groups_of(&part, n);
+                int counts[MAX_GROUPS] = {0};
+                for (int row = 0; row < rows - first; row++) {
+                    const int group = row_groups_group(&g, row), other = (group + 1) % n;
+                    assert_int_equal(row_groups_count(&g, group, row), counts[group]);
+                    assert_int_equal(row_groups_count(&g, other, row), counts[other]);
+                    counts[group]++;
+                }
+                for (int j = 0; j < n; j++)
+                    assert_int_equal(row_groups_count(&g, j, rows - first), counts[j]);
+            }
+}
+
 /* A block has 64 KiB or more wherever the matrix has four such blocks for each group; else there
  * are four blocks for each group, or as many as there are rows for. Groups' shares differ by one
  * row. */
@@ -231,6 +253,7 @@ int main(void)
         cmocka_unit_test(owned_ranges_share_out_all_channels),
         cmocka_unit_test(blocks_are_dealt_in_turn),
         cmocka_unit_test(runs_are_a_groups_rows),
+        cmocka_unit_test(positions_are_counted),
         cmocka_unit_test(blocks_are_long_and_shares_even),
         cmocka_unit_test(steps_are_even),
         cmocka_unit_test(every_group_closes_once_in_an_interval),

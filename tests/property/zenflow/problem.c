@@ -327,6 +327,7 @@ struct engine_config problem_random_config(unsigned seed)
     c.deferred_lr_scale = between(0, 2, 60, seed) ? 1 : ENGINE_LR_SQRT;
     c.adam_w_mode = between(0, 3, 61, seed) > 0;
     c.reselect_when_stale = between(0, 1, 62, seed);
+    c.zero_copy = between(0, 1, 63, seed);
     return c;
 }
 
@@ -336,9 +337,9 @@ const char *problem_describe(const struct engine_config *c)
     snprintf(
         text, sizeof text,
         "topk %g, S %d, lag %d, select %d, stagger %d, offload %d, warm-up %d, host windows %d, "
-        "lr scale %g, bf16 %d, stale %d",
+        "lr scale %g, bf16 %d, stale %d, zero copy %d",
         c->topk_ratio, c->update_interval, c->apply_lag, c->select_every, c->stagger,
         c->offload_important, c->full_warm_up_rounds, c->accumulate, c->deferred_lr_scale, c->bf16,
-        c->reselect_when_stale);
+        c->reselect_when_stale, c->zero_copy);
     return text;
 }
