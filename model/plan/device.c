@@ -8,7 +8,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-#define COPY_LIMIT ((size_t)256 << 20) /* larger ones are counted alone */
+#define COPY_LIMIT ((size_t)256 << 20) /* to and from larger arrays they are counted alone */
 
 /* There is one at a time: what struct device's functions are given does not always tell which. */
 static struct plan *the_plan;
@@ -131,6 +131,12 @@ static void stream_call(struct stream *s, void (*function)(void *), void *argume
 
 /* ---- copies ---- */
 
+/* Whether it may hold what controls the run, and not the model. */
+static bool holds_bytes(const struct allocation *a)
+{
+    return !a || a->bytes <= COPY_LIMIT;
+}
+
 static void copy(struct stream *s, void *dst, const void *src, size_t bytes)
 {
     struct plan *p = s->plan;
@@ -139,7 +145,7 @@ static void copy(struct stream *s, void *dst, const void *src, size_t bytes)
     bool up = to && to->on_device && !(from && from->on_device);
     if (bytes == 0)
         return;
-    if (bytes <= COPY_LIMIT)
+    if (holds_bytes(to) && holds_bytes(from))
         memcpy(dst, src, bytes);
     struct op_cost cost = {.bytes = (down || up ? 1 : 2) * (double)bytes,
                            .link = down || up ? (double)bytes : 0};
