@@ -25,10 +25,11 @@ static struct host_arrays arrays_of(const struct engine *e)
 {
     const size_t n = e->host.elements, bytes = n * dtype_size(exchange_dtype(e));
     const bool on_host = e->config.accumulate == ENGINE_ACCUMULATE_HOST;
+    const bool windows = on_host && !updates_from_staged(e);
     float *floats = (float *)e->host.state;
     struct host_arrays a = {.m = floats, .v = floats + n, .exchange = e->host.exchange};
-    a.windows = on_host ? floats + 2 * n : e->windows.memory;
-    char *behind = (char *)(floats + (on_host ? 3 : 2) * n);
+    a.windows = windows ? floats + 2 * n : e->windows.memory;
+    char *behind = (char *)(floats + (windows ? 3 : 2) * n);
     a.parameters = e->host.pinned ? e->host.pinned : behind;
     behind += e->host.pinned ? 0 : bytes;
     a.remainders = e->config.bf16 ? (int16_t *)behind : NULL;
@@ -46,8 +47,9 @@ static void place_matrix(struct engine *e, struct matrix *m, const struct host_a
     m->host.v = a->v + at;
     m->host.exchange = a->exchange + bytes;
     m->staged = a->staged ? a->staged + bytes : NULL;
-    m->window = a->windows + at;
+    m->window = a->windows ? a->windows + at : NULL;
     m->host.window = a->staged ? m->window : NULL;
+    m->host.staged = updates_from_staged(e) ? m->staged : NULL;
 }
 
 /* Each channel of each matrix has a count of updates; the host's state and exchange buffer exist
@@ -109,7 +111,8 @@ bool host_create(struct engine *e, struct zf_error *err)
     bool on_host = e->config.accumulate == ENGINE_ACCUMULATE_HOST;
     if (n > 0) {
         const size_t parameters = n * dtype_size(exchange_dtype(e));
-        e->host.state_bytes = (HOST_STATE_BYTES + (on_host ? sizeof(float) : 0)) * n;
+        const bool windows = on_host && !updates_from_staged(e);
+        e->host.state_bytes = (HOST_STATE_BYTES + (windows ? sizeof(float) : 0)) * n;
         if (e->config.params_on_host)
             e->host.state_bytes -= parameters;
         e->host.exchange_bytes = dtype_size(exchange_dtype(e)) * n * (on_host ? 2 : 1);
