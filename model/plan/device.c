@@ -8,10 +8,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-/* Larger copies are counted alone; and those between arrays of the plan's of which one is larger
- * than this: it is the model's. */
-#define COPY_LIMIT  ((size_t)256 << 20)
-#define ARRAY_LIMIT ((size_t)32 << 20)
+#define COPY_LIMIT ((size_t)256 << 20) /* to and from larger arrays they are counted alone */
 
 /* There is one at a time: what struct device's functions are given does not always tell which. */
 static struct plan *the_plan;
@@ -134,10 +131,10 @@ static void stream_call(struct stream *s, void (*function)(void *), void *argume
 
 /* ---- copies ---- */
 
-static bool is_made(const struct allocation *to, const struct allocation *from, size_t bytes)
+/* Whether it may hold what controls the run, and not the model. */
+static bool holds_bytes(const struct allocation *a)
 {
-    return bytes <= COPY_LIMIT &&
-           !(to && from && (to->bytes > ARRAY_LIMIT || from->bytes > ARRAY_LIMIT));
+    return !a || a->bytes <= COPY_LIMIT;
 }
 
 static void copy(struct stream *s, void *dst, const void *src, size_t bytes)
@@ -148,7 +145,7 @@ static void copy(struct stream *s, void *dst, const void *src, size_t bytes)
     bool up = to && to->on_device && !(from && from->on_device);
     if (bytes == 0)
         return;
-    if (is_made(to, from, bytes))
+    if (holds_bytes(to) && holds_bytes(from))
         memcpy(dst, src, bytes);
     struct op_cost cost = {.bytes = (down || up ? 1 : 2) * (double)bytes,
                            .link = down || up ? (double)bytes : 0};

@@ -80,7 +80,10 @@ static void copy_window(struct engine *e, const struct matrix *m, float *values,
     struct device *d = e->device;
     size_t bytes = sizeof(float) * (size_t)m->n_owned * (size_t)m->cols;
     float *to = write ? m->window : values, *from = write ? values : m->window;
-    if (e->config.accumulate == ENGINE_ACCUMULATE_HOST) {
+    if (!m->window) { /* none is ever open */
+        if (!write)
+            memset(values, 0, bytes);
+    } else if (e->config.accumulate == ENGINE_ACCUMULATE_HOST) {
         memcpy(to, from, bytes);
     } else {
         d->copy(d->compute, to, from, bytes);

@@ -40,6 +40,8 @@ struct engine_config {
                                 the table's slots for values; with values_follow, some channels
                                 deferred, and one rank */
 
+    bool params_come_late; /* no earlier than a layer is needed */
+
     double topk_ratio;        /* share of each matrix's channels that are important */
     int select_every;         /* steps between selections; 0: the first one stays */
     bool reselect_when_stale; /* and whenever the chosen hold far less than a fresh choice would */

@@ -24,10 +24,11 @@ static struct host_arrays arrays_of(const struct engine *e)
 {
     const size_t n = e->host.elements, bytes = n * dtype_size(exchange_dtype(e));
     const bool on_host = e->config.accumulate == ENGINE_ACCUMULATE_HOST;
+    const bool windows = on_host && !updates_from_staged(e);
     float *floats = (float *)e->host.state;
     struct host_arrays a = {.m = floats, .v = floats + n};
-    a.windows = on_host ? floats + 2 * n : e->windows.memory;
-    char *behind = (char *)(floats + (on_host ? 3 : 2) * n);
+    a.windows = windows ? floats + 2 * n : e->windows.memory;
+    char *behind = (char *)(floats + (windows ? 3 : 2) * n);
     a.parameters = e->host.pinned ? e->host.pinned : behind;
     behind += e->host.pinned ? 0 : bytes;
     a.remainders = e->config.bf16 ? (int16_t *)behind : NULL;
@@ -42,7 +43,7 @@ static void place_matrix(struct engine *e, struct matrix *m, const struct host_a
     m->host.remainders = a->remainders ? a->remainders + at : NULL;
     m->host.m = a->m + at;
     m->host.v = a->v + at;
-    m->window = a->windows + at;
+    m->window = a->windows ? a->windows + at : NULL;
     m->host.window = e->config.accumulate == ENGINE_ACCUMULATE_HOST ? m->window : NULL;
 }
 
@@ -69,6 +70,7 @@ static void place_host_state(struct engine *e)
         place_matrix(e, m, &arrays, at);
         if (e->host.staged)
             m->staged = (char *)e->host.staged + staged * dtype_size(exchange_dtype(e));
+        m->host.staged = updates_from_staged(e) ? m->staged : NULL;
         at += owned_elements(m);
         staged += deferred_elements(m);
     }
@@ -118,7 +120,8 @@ bool host_create(struct engine *e, struct zf_error *err)
     bool on_host = e->config.accumulate == ENGINE_ACCUMULATE_HOST;
     if (n > 0) {
         const size_t parameters = n * dtype_size(exchange_dtype(e));
-        e->host.state_bytes = (HOST_STATE_BYTES + (on_host ? sizeof(float) : 0)) * n;
+        const bool windows = on_host && !updates_from_staged(e);
+        e->host.state_bytes = (HOST_STATE_BYTES + (windows ? sizeof(float) : 0)) * n;
         if (e->config.params_on_host)
             e->host.state_bytes -= parameters;
         e->host.state = e->device->plan ? e->device->allocate_host(e->host.state_bytes)

@@ -318,6 +318,14 @@ static inline enum dtype exchange_dtype(const struct engine *e)
     return e->config.bf16 ? DTYPE_BF16 : DTYPE_F32;
 }
 
+/* Whether a staged gradient is all that a host update gets, so that there is no window: where every
+ * channel is updated by the host in every step, and the step waits for it. */
+static inline bool updates_from_staged(const struct engine *e)
+{
+    return e->config.accumulate == ENGINE_ACCUMULATE_HOST && e->config.topk_ratio <= 0 &&
+           e->config.update_interval == 1 && e->config.apply_lag == 0;
+}
+
 /* The groups of a matrix's owned channels; and of all its channels. */
 static inline struct row_groups owned_groups(const struct engine *e, const struct matrix *m)
 {

@@ -88,7 +88,7 @@ static void fill_first(struct engine *e)
 {
     const int blocks = e->table->n_layers - 2, slots = e->table->value_slots;
     for (int layer = 1; layer <= (slots > 0 ? slots : blocks); layer++)
-        if (streams_layer(e, layer))
+        if (streams_layer(e, layer) && !e->config.params_come_late)
             fill(e, layer);
 }
 
@@ -119,7 +119,7 @@ void engine_after_layer(struct engine *e, int layer)
     if (!streams_layer(e, layer))
         return;
     e->device->event_record(p->left[slot_of(e, layer)], e->device->compute);
-    if (slots > 0 && streams_layer(e, next))
+    if (slots > 0 && streams_layer(e, next) && !e->config.params_come_late)
         fill(e, next);
 }
 

@@ -217,7 +217,7 @@ void windows_count_step(struct engine *e, float factor, struct step_report *repo
     }
     if (e->windows.staging_gradients) {
         struct host_work *work = &e->windows.accumulation;
-        for (int layer = 0; layer < e->table->n_layers; layer++)
+        for (int layer = 0; layer < e->table->n_layers && !updates_from_staged(e); layer++)
             host_submit(e, work, layer, accumulate_chunk, accumulate_bytes, &work->layers[layer]);
         report->bytes_down += e->windows.staged_bytes;
     }
@@ -263,6 +263,7 @@ static void update_layer(struct engine *e, struct group *g, int layer, float lr,
                                           .exchange = exchange_layer(e, g, layer),
                                           .rule = channels_rule(e, lr),
                                           .window_steps = (float)g->closing_steps,
+                                          .factor = e->windows.staged_factor,
                                           .commits_later = streams_layer(e, layer),
                                           .path = host_adam_best_path()};
     host_submit(e, &g->update, layer, host_adam_run, host_adam_bytes, &work->update);

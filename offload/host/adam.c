@@ -208,6 +208,33 @@ void host_adam_put(const struct host_adam_matrix *matrix, size_t row0, size_t ro
                      matrix->window + row * cols, divisor, (end - row) * cols);
 }
 
+/* As a window of one gradient gives its mean. */
+ZF_SIMD
+static void scale_elements(void *restrict exchange, enum dtype dtype, const void *restrict source,
+                           float factor, size_t n)
+{
+    const float *f32 = source;
+    const uint16_t *bf16 = source;
+    if (dtype == DTYPE_F32)
+        for (size_t i = 0; i < n; i++)
+            ((float *)exchange)[i] = factor * f32[i];
+    else
+        for (size_t i = 0; i < n; i++)
+            ((uint16_t *)exchange)[i] = bf16_from_f32(factor * bf16_to_f32(bf16[i]));
+}
+
+/* exchange = factor * staged for the deferred ones of rows [row0, row1). */
+static void put_staged(const struct host_adam_matrix *matrix, size_t row0, size_t row1,
+                       void *exchange, float factor)
+{
+    const size_t cols = matrix->cols, size = dtype_size(matrix->dtype);
+    for (size_t end, row = next_deferred(matrix, row0, row1, &end); row < row1;
+         row = next_deferred(matrix, end, row1, &end))
+        scale_elements(element(matrix, exchange, (row - row0) * cols), matrix->dtype,
+                       (const char *)matrix->staged + row * cols * size, factor,
+                       (end - row) * cols);
+}
+
 ZF_SIMD
 static void join(float *restrict masters, const uint16_t *restrict parameters,
                  const int16_t *restrict remainders, size_t n)
@@ -292,6 +319,8 @@ void host_adam_run(void *argument, int chunk)
         void *exchange = exchanged(job, matrix, row);
         if (matrix->window)
             host_adam_put(matrix, (size_t)row, (size_t)end, exchange, job->window_steps);
+        else if (matrix->staged)
+            put_staged(matrix, (size_t)row, (size_t)end, exchange, job->factor);
         host_adam_update(job->path, matrix, (size_t)row, (size_t)end, exchange, &rule, 1,
                          !job->commits_later);
     }
@@ -309,7 +338,9 @@ void host_adam_run_commit(void *argument, int chunk)
 static size_t element_bytes(const struct host_adam_matrix *matrix)
 {
     const size_t exchange = dtype_size(matrix->dtype), state = 3 * sizeof(float);
-    return 2 * (state + exchange) + (matrix->window ? sizeof(float) + exchange : 0);
+    return 2 * (state + exchange) + (matrix->window   ? sizeof(float) + exchange
+                                     : matrix->staged ? exchange
+                                                      : 0);
 }
 
 /* Of a chunk's rows that a job updates. */

@@ -46,6 +46,8 @@ struct host_adam_matrix {
                                    NULL: all are deferred */
     const float *window;        /* (rows, cols) sums of gradients, whose mean jobs take; or NULL: it
                                    has been exchanged */
+    const void *staged;         /* (rows, cols) of dtype: a gradient, which is all that jobs take,
+                                   times their factor; or NULL */
     struct matrix_part part;    /* which rows they are, for their groups */
     size_t packed;              /* where its rows begin among a job's exchanged ones, in elements */
     bool decays;                /* the rule's weight decay applies in jobs */
@@ -94,13 +96,14 @@ struct host_adam_job {
                        wherever they stand (row_groups_count) */
     struct adamw rule;
     float window_steps; /* gradients in the windows */
+    float factor;       /* on staged gradients */
     bool commits_later; /* the commit is a job of its own: host_adam_run_commit */
     enum host_adam_path path;
 };
 void host_adam_run(void *job, int chunk);
 void host_adam_run_commit(void *job, int chunk);
 /* What host_adam_run reads and writes: state and exchange, and where windows are in host memory the
- * window, whose mean goes through what is exchanged. */
+ * window, whose mean goes through what is exchanged, or the staged gradient, which does so too. */
 size_t host_adam_bytes(void *job, int chunk);
 size_t host_adam_commit_bytes(void *job, int chunk);
 

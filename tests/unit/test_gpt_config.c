@@ -182,7 +182,7 @@ static void saves_what_it_loads(void **state)
         c.head = (enum gpt_head)(i % 3);
         c.num_labels = c.head == GPT_HEAD_REGRESS ? 1 : c.head == GPT_HEAD_CLASSIFY ? 3 : 2;
         c.n_inner += i % 2;
-        c.attn_pdrop = (float)i / 20;
+        c.attn_pdrop = (float)i / 64;
         c.scale_attn_by_inverse_layer_idx = i % 2 && c.parts.learned_positions;
         assert_works(gpt_config_save(&c, directory, NULL, &err), err);
         assert_works(gpt_config_load(&d, directory, &err), err);
@@ -321,6 +321,8 @@ static void presets_have_their_size(void **state)
                      {"gpt2-medium", 354823168},        {"gpt2-large", 774030080},
                      {"gpt2-xl", 1557611200},           {"cerebras-gpt-111m", 111050496},
                      {"cerebras-gpt-1.3b", 1315723264}, {"smollm2-135m", 134515008},
+                     {"llama-2-13b", 13015864320},      {"llama-2-70b", 68976648192},
+                     {"llama-3.1-8b", 8030261248},      {"qwen2.5-1.5b", 1543714304},
                      {"llama-2-7b", 6738415616},        {"llama-3.2-1b", 1235814400},
                      {"qwen2.5-0.5b", 494032768}};
     struct gpt_config c;

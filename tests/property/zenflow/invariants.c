@@ -468,6 +468,7 @@ static void create_in(struct problem *p, unsigned seed, struct engine_config c,
     c.worker_delay_seed = seed;
     c.accumulate = places->windows;
     c.offload_important = places->offload_important;
+    c.params_come_late = seed % 3 == 0;
     c.params_on_host = places->params_on_host && comm_size(world) == 1;
     c.zero_copy = places->zero_copy;
     problem_value_slots = places->value_slots;
@@ -485,37 +486,63 @@ static struct engine_config config_of_places(unsigned seed)
 }
 
 /* Wherever parameters, windows and state live, and however few slots there are, 30 steps give the
- * same bits, across selections, and across a resume that puts everything elsewhere. */
+ * same bits, across a resume too that puts everything elsewhere. */
+static void assert_places_agree(unsigned seed, struct engine_config c, const char *folder)
+{
+    struct problem base;
+    problem_create(&base, seed, world, &c);
+    run(&base, 0, 30);
+    problem_finish(&base);
+    for (int i = 0; i < N_PLACES; i++) {
+        struct problem p, resumed;
+        const int n = 7 + (int)seed % 9;
+        create_in(&p, seed, c, &all_places[i]);
+        run(&p, 0, n - 1);
+        problem_step_unseen(&p, n - 1);
+        create_in(&resumed, seed, c, &all_places[(i + 1) % N_PLACES]);
+        resume_at(&p, &resumed, folder);
+        run(&p, n, 30);
+        run(&resumed, n, 30);
+        problem_finish(&p);
+        problem_finish(&resumed);
+        char *what = zf_format("seed %u, places %d (%s)", seed, i, problem_describe(&c));
+        assert_same_bits(&base, &p, what);
+        assert_same_bits(&base, &resumed, what);
+        free(what);
+        problem_destroy(&p);
+        problem_destroy(&resumed);
+    }
+    problem_destroy(&base);
+}
+
+/* Across selections. */
 static void M1(void **state)
 {
     (void)state;
     char *folder = shared_folder();
-    for (unsigned seed = 0; seed < cases(12); seed++) {
-        const struct engine_config c = config_of_places(1100 + seed);
-        struct problem base;
-        problem_create(&base, seed, world, &c);
-        run(&base, 0, 30);
-        problem_finish(&base);
-        for (int i = 0; i < N_PLACES; i++) {
-            struct problem p, resumed;
-            const int n = 7 + (int)seed % 9;
-            create_in(&p, seed, c, &all_places[i]);
-            run(&p, 0, n - 1);
-            problem_step_unseen(&p, n - 1);
-            create_in(&resumed, seed, c, &all_places[(i + 1) % N_PLACES]);
-            resume_at(&p, &resumed, folder);
-            run(&p, n, 30);
-            run(&resumed, n, 30);
-            problem_finish(&p);
-            problem_finish(&resumed);
-            char *what = zf_format("seed %u, places %d (%s)", seed, i, problem_describe(&c));
-            assert_same_bits(&base, &p, what);
-            assert_same_bits(&base, &resumed, what);
-            free(what);
-            problem_destroy(&p);
-            problem_destroy(&resumed);
-        }
-        problem_destroy(&base);
+    for (unsigned seed = 0; seed < cases(12); seed++)
+        assert_places_agree(seed, config_of_places(1100 + seed), folder);
+    remove_shared(folder);
+}
+
+/* ZeRO-Offload on the host has no windows there, nor on the device: its updates take the staged
+ * gradients, with the bits that windows of one step give. */
+static void zero_offload(void **state)
+{
+    (void)state;
+    char *folder = shared_folder();
+    for (unsigned seed = 0; seed < cases(3); seed++) {
+        struct engine_config c = config_of_places(1300 + seed);
+        struct problem p;
+        c.topk_ratio = 0;
+        c.update_interval = 1;
+        c.apply_lag = 0;
+        c.gradient_clipping = seed % 3 ? 0.1f : 0;
+        assert_places_agree(seed, c, folder);
+        create_in(&p, seed, c, &all_places[0]);
+        assert_int_equal(p.engine->host.state_bytes, 12 * p.engine->host.elements);
+        assert_int_equal(p.engine->arena.use.windows, 0);
+        problem_destroy(&p);
     }
     remove_shared(folder);
 }
@@ -682,8 +709,8 @@ static int count_waiting(const struct engine *e)
 }
 
 /* A rank that owns nearly all chosen channels has slots for some of them; the others wait, and lose
- * nothing. As each gradient is an update at once, it does not matter who is important: the result is
- * that of one rank. So it is with a checkpoint of one rank, whose slots are more. */
+ * nothing. As each gradient is an update at once, it does not matter who is important: the result
+ * is that of one rank. So it is with a checkpoint of one rank, which has more slots. */
 static void scarce_slots(void **state)
 {
     (void)state;
@@ -1279,6 +1306,7 @@ int main(int argc, char **argv)
         cmocka_unit_test(bf16_parameters),
         cmocka_unit_test(fp32_masters),
         cmocka_unit_test(M1),
+        cmocka_unit_test(zero_offload),
         cmocka_unit_test(M2),
         cmocka_unit_test(M3),
         cmocka_unit_test(device_bytes),

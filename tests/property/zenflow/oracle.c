@@ -134,7 +134,7 @@ static int chosen_of(const struct oracle *o, const struct param *p)
     return o->config.topk_ratio > 0 && k < 1 ? 1 : k;
 }
 
-/* Whether one more channel as wide as this can be important: there are to be as many as are chosen. */
+/* Whether one more channel as wide as this can be important: as many are to be as are chosen. */
 static bool has_room(const struct oracle *o, const struct channel *c)
 {
     int room = 0;
