@@ -84,8 +84,8 @@ void *device_cuda_stream(struct stream *stream);
 struct device *device_cpu(int n_threads);
 /* What computes its matrix products: library, version, and the instructions that it uses. */
 const char *device_cpu_products(void);
-/* The share of n_threads that a product of (m, n) elements keeps busy: tiles are cut by its shape, and
- * few of them leave threads without one. */
+/* The share of n_threads that a product of (m, n) elements keeps busy: tiles are cut by its shape,
+ * and few of them leave threads without one. */
 double device_cpu_product_share(int m, int n, int n_threads);
 
 #endif

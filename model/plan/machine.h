@@ -21,8 +21,8 @@ struct machine_operator {
     double flops_per_second;
 };
 
-/* Products as they were measured: FLOPs a second by the sides m, n, k, in between by logarithms; of a
- * CPU device, were all its threads busy (device_cpu_product_share). */
+/* Products as they were measured: FLOPs a second by the sides m, n, k, in between by logarithms; of
+ * a CPU device, were all its threads busy (device_cpu_product_share). */
 #define MACHINE_SIDES    6
 #define MACHINE_PRODUCTS 3 /* a b;  a^T b, added to what is there;  a b^T */
 struct machine_products {

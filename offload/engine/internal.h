@@ -35,9 +35,9 @@ struct state_arrays {
     size_t n_elements; /* of each */
 };
 
-/* State of this rank's important channels, in device memory. A slot is one channel's place. Matrices
- * of one width whose channels are chosen share their slots: as many, over all ranks, as are chosen.
- * A resident matrix has its own, a slot for each row in their order. */
+/* State of this rank's important channels, in device memory. A slot is one channel's place.
+ * Matrices of one width whose channels are chosen share their slots: as many, over all ranks, as
+ * are chosen. A resident matrix has its own, a slot for each row in their order. */
 struct slots {
     int cols;
     bool shared, masters; /* `state` has them */
@@ -454,7 +454,8 @@ void state_to_host(struct engine *e, struct matrix *m, const int *rows, int n,
 void state_land(struct engine *e);
 /* Gradients of channels that have slots, from their windows in the host's memory. */
 void state_upload_windows(struct engine *e, const struct matrix *m, const int *rows, int n);
-/* With offload_important: channels of a matrix whose state can visit the device at a time; else all. */
+/* With offload_important: channels of a matrix whose state can visit the device at a time; else
+ * all. */
 int state_most_visitors(const struct engine *e, const struct matrix *m);
 /* With offload_important: brings the state of n channels of a matrix to the device for their
  * updates, or takes it back. */
