@@ -474,7 +474,8 @@ void state_write(struct engine *e, struct matrix *m, int part, float *values);
 void table_place(struct engine *e);
 /* What it holds, once all memory is there. */
 void table_fill(struct engine *e);
-/* The same, where rows are packed elsewhere. */
+/* The same, where rows are packed elsewhere. It comes behind all that is on its way on any stream;
+ * whatever packs rows comes behind the compute stream. */
 void table_update(struct engine *e);
 void table_release(struct engine *e);
 /* A new list: empties it, appends a channel that has a slot (matrix by matrix, in their order), and

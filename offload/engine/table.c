@@ -88,8 +88,6 @@ void table_update(struct engine *e)
     for (size_t i = 0; i < sizeof readers / sizeof *readers; i++)
         streams_follow(e, e->device->compute, readers[i]);
     upload_rows(e);
-    for (size_t i = 0; i < sizeof readers / sizeof *readers; i++)
-        streams_follow(e, readers[i], e->device->compute);
 }
 
 void table_release(struct engine *e)

@@ -127,7 +127,8 @@ KERNELS = {
     "select_kernel": (1024, LAUNCH),
     "adamw_kernel": (256, memory("30 bytes an element", 30 * MATRIX)),
     "accumulate_kernel": (256, memory("9 bytes a deferred element", 9 * DEFERRED)),
-    "transfer_kernel": (256, Floor("2 bytes an element over the link", link=2 * CLOSING * C)),
+    "stage_kernel": (256, Floor("2 bytes a deferred element over the link", link=2 * DEFERRED)),
+    "packed_kernel": (256, memory("6 bytes an element of a closing group", 6 * CLOSING * C)),
     "show_kernel": (256, memory("6 bytes an important element", 6 * IMPORTANT * C)),
     "copy_kernel": (256, memory("8 bytes an important element", 8 * IMPORTANT * C)),
 }

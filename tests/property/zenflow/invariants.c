@@ -475,9 +475,16 @@ static void create_in(struct problem *p, unsigned seed, struct engine_config c,
     problem_create(p, seed, world, &c);
 }
 
+/* With update_interval "auto" among them. */
 static struct engine_config config_of_places(unsigned seed)
 {
     struct engine_config c = problem_random_config(seed);
+    if (seed % 4 == 3) {
+        c.update_interval = 0;
+        c.apply_lag = 1;
+        c.auto_ratio = 0.5;
+        c.topk_ratio = c.topk_ratio > 0 ? c.topk_ratio : 0.1;
+    }
     c.bf16 = seed % 2;
     c.values_follow = true;
     c.accumulate = ENGINE_ACCUMULATE_DEVICE;
