@@ -97,7 +97,8 @@ struct host_adam_job {
 void host_adam_run(void *job, int chunk);
 void host_adam_run_commit(void *job, int chunk);
 /* What host_adam_run reads and writes: state and exchange, and where windows are in host memory the
- * window, whose mean goes through the exchange buffer, or the staged gradient, which does so too. */
+ * window, whose mean goes through the exchange buffer; or the staged gradient, which does so too.
+ */
 size_t host_adam_bytes(void *job, int chunk);
 size_t host_adam_commit_bytes(void *job, int chunk);
 
