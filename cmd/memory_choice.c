@@ -187,9 +187,12 @@ static void name_zenflow(const struct config *c, char *text, size_t size)
 /* Tokens that a micro-batch has at least, for products to be large. */
 #define FULL_TOKENS 4096
 
-/* The order: what costs the least time first, by the plans of tests/bench/plans.sh ("what each place
- * costs"). A combination is tried before another if the dearest change that one of them alone makes
- * is the other's: all that cheaper changes can do together comes before a dearer one. */
+/* The order: what costs the least time first, by the plans of tests/bench/plans.sh ("What each
+ * place costs"): half a micro-batch some percent; recomputation 13 to 20; what is on the host
+ * nothing where the link keeps up and several times the step where it does not, windows less than
+ * parameters, these less than important state. A combination is tried before another if the dearest
+ * change that one of them alone makes is the other's: all that cheaper changes can do together
+ * comes before a dearer one. */
 static const struct change {
     bool (*is_left)(const struct config *c); /* "auto" stands there */
     bool (*make)(struct config *c);          /* once more; false: it saves no more, or may not be */
