@@ -5,6 +5,7 @@
 #include "cmd/config/table.h"
 #include "cmd/evaluate.h"
 #include "cmd/labels.h"
+#include "cmd/memory_need.h"
 #include "cmd/memory_plan.h"
 #include "cmd/progress.h"
 #include "cmd/step.h"
@@ -334,7 +335,7 @@ static bool choose_device(struct run *run, struct zf_error *err)
 static bool check_batches(const struct run *run, struct zf_error *err)
 {
     const struct config *c = run->config;
-    int seqs = model_size(c, 1).max_seqs;
+    int seqs = memory_model_size(c, 1).max_seqs;
     bool eval = !c->do_train || seqs > c->per_device_train_batch_size;
     int most = INT_MAX / (longest(run) > 0 ? longest(run) : 1);
     return seqs <= most ||

@@ -3,6 +3,7 @@
 #include "cmd/bench/device.h"
 #include "cmd/bench/options.h"
 #include "cmd/bench/train_run.h"
+#include "cmd/memory_choice.h"
 #include "data/alloc.h"
 #include "data/json.h"
 #include "data/log.h"
@@ -20,9 +21,9 @@
 struct options {
     struct config config;
     const char *preset, *head, *device, *method, *lengths, *json, *accumulate, *plan, *trace;
-    int length, steps, warm_up, threads, probe, ranks, width, layers;
+    int length, steps, warm_up, threads, probe, ranks, width, layers, batch, offload_param;
     double dropout;
-    bool compare, help;
+    bool compare, fit, recompute, offload, no_prefetch, help;
 };
 
 static const struct bench_option option_table[] = {
@@ -38,10 +39,14 @@ static const struct bench_option option_table[] = {
      "or a file of numbers, which the sequences take by turns"},
     {"--micro-batches", BENCH_WHOLE, FIELD(config.gradient_accumulation_steps), 1, 1 << 16,
      "of a step (1)"},
+    {"--train_batch_size", BENCH_WHOLE, FIELD(batch), 1, 1 << 20,
+     "instead of both: sequences of a step, of all ranks"},
+    {"--fit", BENCH_FLAG, FIELD(fit), 0, 0,
+     "what else is not given is chosen, as zf-train chooses \"auto\", so that it fits"},
     {"--steps", BENCH_WHOLE, FIELD(steps), 1, 1 << 16, "that are counted (20)"},
     {"--warm-up", BENCH_WHOLE, FIELD(warm_up), 0, 1 << 16, "steps before them (8)"},
     {"--dropout", BENCH_REAL, FIELD(dropout), 0, 0.9, "everywhere (the preset's)"},
-    {"--gradient_checkpointing", BENCH_FLAG, FIELD(config.gradient_checkpointing), 0, 0,
+    {"--gradient_checkpointing", BENCH_FLAG, FIELD(recompute), 0, 0,
      "compute activations again for backward"},
     {"--bf16", BENCH_FLAG, FIELD(config.bf16), 0, 0,
      "parameters in bf16, on the CPU device too (CUDA: always)"},
@@ -57,12 +62,14 @@ static const struct bench_option option_table[] = {
      "of ZenFlow (1)"},
     {"--accumulate", BENCH_TEXT, FIELD(accumulate), 0, 0,
      "where ZenFlow's windows are: device or host (device)"},
-    {"--offload", BENCH_FLAG, FIELD(config.zenflow.offload), 0, 0,
+    {"--offload", BENCH_FLAG, FIELD(offload), 0, 0,
      "important channels' state stays on the host between steps"},
     {"--zero_copy", BENCH_FLAG, FIELD(config.zero_copy), 0, 0,
      "kernels cross the link, in place of copy engines"},
-    {"--offload_param", BENCH_WHOLE, FIELD(config.param_buffers), 0, 1 << 16,
+    {"--offload_param", BENCH_WHOLE, FIELD(offload_param), 0, 1 << 16,
      "blocks' parameters on the host, and room for so many on the device; 0: none there (0)"},
+    {"--no_prefetch", BENCH_FLAG, FIELD(no_prefetch), 0, 0,
+     "they come no earlier than they are needed"},
     {"--pt_reserved_cores_perc", BENCH_REAL, FIELD(config.zenflow.pt_reserved_cores_perc), 0, 1,
      "share of the cores that host workers leave free (0.5)"},
     {"--learning_rate", BENCH_REAL, FIELD(config.learning_rate), 0, 1, "(1e-4)"},
@@ -85,8 +92,9 @@ static const struct bench_options options_of_train = {
 
 struct table {
     struct bench_rates rates;
-    double model_size; /* bytes of all parameters in bf16 */
-    int ranks;
+    double model_size;  /* bytes of all parameters in bf16 */
+    double host_memory; /* bytes of a plan's host, for so many ranks */
+    int ranks, ranks_of_host;
     json_t *lines;
 };
 
@@ -123,6 +131,9 @@ static void print_result(const struct table *t, const struct train_result *r)
         print_lack(r);
     else if (!r->planned)
         printf("%8.4f %8.4f", r->loss_before, r->loss_after);
+    if (r->planned && (double)r->memory.host * t->ranks_of_host > t->host_memory)
+        printf("%sdoes not fit on its host, which has %.0f GB", r->fits ? "" : "; ",
+               t->host_memory / GIGABYTE);
     putchar('\n');
     if (r->planned)
         plan_report_print(r->planned, (size_t)(t->model_size / 2), stdout);
@@ -171,12 +182,34 @@ static json_t *describe_result(const struct table *t, const struct train_result 
     return line;
 }
 
+/* What the options leave open is settled: with --fit so that it fits, where the device has memory
+ * of its own. */
+static void settle(const struct train_job *job, struct config *c)
+{
+    const struct memory_job memory = {job->device, job->comm, &job->config, job->data.max_length};
+    char told[1200] = "";
+    if (job->device->unified)
+        memory_settle(&memory, c);
+    else
+        memory_choose(&memory, c, job->device->free_bytes(), told, sizeof told);
+    if (comm_rank(job->comm) == 0)
+        fputs(told, stdout);
+}
+
 static bool measure_method(const struct options *o, const struct train_job *job,
                            enum train_kind kind, const struct table *t, struct zf_error *err)
 {
-    struct train_method method = train_method_make(kind, &o->config);
+    struct config own = train_config(kind, &o->config);
+    struct train_job held = *job;
     struct train_result result;
-    bool ok = train_measure(job, &method, &result, err);
+    comm_attach(job->comm, job->device);
+    settle(job, &own);
+    held.n_seqs = own.per_device_train_batch_size;
+    held.micro_batches = own.gradient_accumulation_steps;
+    held.recompute = own.gradient_checkpointing;
+    held.value_slots = own.param_buffers;
+    struct train_method method = train_method_make(kind, &own);
+    bool ok = train_measure(&held, &method, &result, err);
     if (ok && comm_rank(job->comm) == 0) {
         print_result(t, &result);
         json_array_append_new(t->lines, describe_result(t, &result, job->steps));
@@ -260,15 +293,65 @@ static bool configure_model(struct options *o, struct gpt_config *config, struct
         return zf_fail(err, "train: --length is %d, but %s has %d positions", o->length, o->preset,
                        config->n_positions);
     struct zenflow_config *z = &o->config.zenflow;
-    bool on_host = strcmp(o->accumulate, "host") == 0;
-    if (!on_host && strcmp(o->accumulate, "device") != 0)
-        return zf_fail(err, "train: --accumulate is \"%s\", but it is device or host",
-                       o->accumulate);
-    z->accumulate = on_host ? ZENFLOW_ACCUMULATE_HOST : ZENFLOW_ACCUMULATE_DEVICE;
     if (z->apply_lag > z->update_interval)
         return zf_fail(err, "train: --apply_lag is %d, but it is at most --update_interval, %d",
                        z->apply_lag, z->update_interval);
     return true;
+}
+
+/* Where things live. */
+static bool configure_places(struct options *o, struct zf_error *err)
+{
+    struct config *c = &o->config;
+    const int open = o->fit ? CONFIG_AUTO : false;
+    const bool on_host = o->accumulate && strcmp(o->accumulate, "host") == 0;
+    if (o->accumulate && !on_host && strcmp(o->accumulate, "device") != 0)
+        return zf_fail(err, "train: --accumulate is \"%s\", but it is device or host",
+                       o->accumulate);
+    if (!o->compare && strcmp(o->method, train_kind_name(TRAIN_RESIDENT)) == 0 &&
+        (o->offload_param > 0 || on_host || o->offload))
+        return zf_fail(err,
+                       "train: %s puts something on the host, but with --method resident all is on "
+                       "the device: choose another method",
+                       o->offload_param > 0 ? "--offload_param"
+                       : on_host            ? "--accumulate host"
+                                            : "--offload");
+    c->zenflow.accumulate = on_host                    ? ZENFLOW_ACCUMULATE_HOST
+                            : o->accumulate || !o->fit ? ZENFLOW_ACCUMULATE_DEVICE
+                                                       : ZENFLOW_ACCUMULATE_AUTO;
+    c->gradient_checkpointing = o->recompute ? true : open;
+    c->zenflow.offload = o->offload ? true : open;
+    c->offload_param = o->offload_param > 0             ? OFFLOAD_CPU
+                       : o->offload_param < 0 && o->fit ? OFFLOAD_AUTO
+                                                        : OFFLOAD_NONE;
+    c->prefetch = o->no_prefetch ? 0 : CONFIG_AUTO;
+    c->param_buffers = o->offload_param > 0 ? o->offload_param : CONFIG_AUTO;
+    return true;
+}
+
+/* How a step is cut. */
+static bool configure_batch(struct options *o, int ranks, struct zf_error *err)
+{
+    struct config *c = &o->config;
+    c->n_ranks = ranks;
+    if (o->batch == 0)
+        return true;
+    if (o->batch % ranks != 0)
+        return zf_fail(err, "train: --train_batch_size is %d, but it is a multiple of the %d ranks",
+                       o->batch, ranks);
+    c->per_device_train_batch_size = o->batch / ranks;
+    c->gradient_accumulation_steps = 1;
+    c->divides_batch = o->fit;
+    return true;
+}
+
+static bool check_places(const struct options *o, struct zf_error *err)
+{
+    const struct config c = train_config(TRAIN_OFFLOAD, &o->config);
+    return c.offload_param != OFFLOAD_CPU || config_can_offload_parameters(&c) ||
+           zf_fail(err,
+                   "train: --offload_param is %d, but with %d ranks parameters stay on the device",
+                   o->offload_param, c.n_ranks);
 }
 
 static void print_limits(const struct train_job *job, const struct table *t)
@@ -295,7 +378,7 @@ static void announce(const struct options *o, const struct train_job *job, const
                dtype_name(job->device->dtype), t->ranks);
     printf(": %d x %d sequences of up to %d tokens for each,\ndropout %g%s; %d steps after %d",
            job->micro_batches, job->n_seqs, job->data.max_length, (double)job->config.resid_pdrop,
-           job->recompute ? ", gradient checkpointing" : "", job->steps, job->warm_up);
+           o->recompute ? ", gradient checkpointing" : "", job->steps, job->warm_up);
     if (with_zenflow)
         printf("; ZenFlow: topk_ratio %g, select_interval %d, apply_lag %d", z->topk_ratio,
                z->select_interval, z->apply_lag);
@@ -354,8 +437,13 @@ static bool measure(const struct options *o, struct train_job *job, struct zf_er
     if (!find_method(o, &kind, err))
         return false;
     struct param_table params = gpt_param_table(&job->config);
-    struct table t = {rates_of(o, job), 2 * (double)params.n_parameters, comm_size(job->comm),
-                      json_array()};
+    struct table t = {.rates = rates_of(o, job),
+                      .model_size = 2 * (double)params.n_parameters,
+                      .ranks = comm_size(job->comm),
+                      .ranks_of_host = comm_local_size(job->comm),
+                      .lines = json_array()};
+    if (job->device->plan)
+        t.host_memory = plan_machine(job->device->plan)->host_memory_bytes;
     bool first = comm_rank(job->comm) == 0;
     params_free(&params);
     if (first)
@@ -399,22 +487,21 @@ static bool prepare_and_measure(struct options *o, struct zf_error *err)
 {
     const struct config *c = &o->config;
     struct train_job job = {
-        .n_seqs = c->per_device_train_batch_size,
-        .micro_batches = c->gradient_accumulation_steps,
         .warm_up = o->warm_up,
         .steps = o->steps,
-        .recompute = c->gradient_checkpointing,
-        .value_slots = c->param_buffers,
         .lr = (float)c->learning_rate,
     };
     int n = 1, *lengths = NULL;
-    if (!configure_model(o, &job.config, err) ||
+    if (!configure_model(o, &job.config, err) || !configure_places(o, err) ||
         (o->lengths && !(lengths = read_lengths(o->lengths, &job.config, &n, err))))
         return false;
     bool ok =
-        open_device(o, &job, err) &&
+        open_device(o, &job, err) && configure_batch(o, comm_size(job.comm), err) &&
+        check_places(o, err) &&
         (!o->trace || (job.trace = trace_create(o->trace, job.comm, job.device, err)) != NULL);
     if (ok) {
+        job.n_seqs = c->per_device_train_batch_size;
+        job.micro_batches = c->gradient_accumulation_steps;
         o->config.bf16 |= job.device->dtype == DTYPE_BF16;
         train_data_make(&job, lengths ? lengths : &o->length, n, SEED);
         ok = measure(o, &job, err);
@@ -434,7 +521,7 @@ static void set_defaults(struct options *o)
     c->per_device_train_batch_size = 8;
     c->gradient_accumulation_steps = 1;
     c->learning_rate = 1e-4;
-    c->param_buffers = 0;
+    c->do_eval = false;
     c->zenflow.topk_ratio = 0.05;
     c->zenflow.select_strategy = ZENFLOW_SELECT_STEP;
     c->zenflow.select_interval = 16;
@@ -449,7 +536,7 @@ bool bench_train(int argc, char **argv, struct zf_error *err)
         .head = "lm",
         .device = "auto",
         .method = "resident",
-        .accumulate = "device",
+        .offload_param = -1,
         .ranks = 1,
         .length = 128,
         .steps = 20,

@@ -2,6 +2,7 @@
 
 #include "cmd/bench/device.h"
 #include "cmd/config/engine_settings.h"
+#include "cmd/memory_need.h"
 #include "cmd/step.h"
 #include "data/alloc.h"
 #include "data/clock.h"
@@ -28,15 +29,22 @@ const char *train_kind_name(enum train_kind kind)
     return kinds[kind].name;
 }
 
-struct train_method train_method_make(enum train_kind kind, const struct config *c)
+struct config train_config(enum train_kind kind, const struct config *c)
 {
     struct config own = *c;
-    own.offload_optimizer = kind == TRAIN_OFFLOAD ? OFFLOAD_CPU : OFFLOAD_NONE;
+    own.offload_optimizer = kind == TRAIN_RESIDENT ? OFFLOAD_NONE : OFFLOAD_CPU;
     own.zenflow.enabled = kind >= TRAIN_BURST;
-    own.offload_param = kind != TRAIN_RESIDENT && c->param_buffers > 0 ? OFFLOAD_CPU : OFFLOAD_NONE;
     own.zenflow.stagger = kind != TRAIN_BURST;
+    if (kind == TRAIN_RESIDENT)
+        own.offload_param = OFFLOAD_NONE;
     if (kind == TRAIN_AUTO)
         own.zenflow.update_interval = CONFIG_AUTO;
+    return own;
+}
+
+struct train_method train_method_make(enum train_kind kind, const struct config *c)
+{
+    const struct config own = train_config(kind, c);
     return (struct train_method){kinds[kind].title, engine_settings(&own, NULL)};
 }
 
@@ -256,15 +264,9 @@ static void destroy_trainer(struct trainer *t)
 static void measure_memory(const struct train_job *job, const struct train_method *method,
                            struct train_result *r)
 {
-    struct param_table table = gpt_param_table(&job->config);
+    const struct memory_job memory = {job->device, job->comm, &job->config, job->data.max_length};
     const struct gpt_size size = size_of(job, method);
-    params_share_values(&table, size.value_slots);
-    params_share_gradients(&table, size.gradient_slots);
-    r->use.collectives = comm_device_allowance(job->comm);
-    gpt_measure(job->device, &job->config, &size, &r->use);
-    engine_measure(&method->engine, job->device, &table, comm_rank(job->comm), comm_size(job->comm),
-                   &r->use);
-    params_free(&table);
+    r->use = memory_need_held(&memory, &size, &method->engine);
     r->needed = memory_total(&r->use);
     r->free = job->device->free_bytes();
     r->fits = r->needed <= r->free;

@@ -40,7 +40,7 @@ struct train_method {
 struct train_result {
     const char *name;
     bool fits;
-    size_t needed, free;    /* bytes of device memory, where it does not fit */
+    size_t needed, free;    /* bytes of device memory, as zf-train plans it */
     double *seconds;        /* (steps) of each counted step */
     double median, worst;   /* of them */
     double mean;            /* of all, the wait for the last one's end included */
@@ -58,7 +58,8 @@ struct train_result {
 
 /* As an option spells it. */
 const char *train_kind_name(enum train_kind kind);
-/* What zf-train makes of a configuration that says the same but for the kind. */
+/* A configuration of that kind which otherwise says the same; and what zf-train makes of it. */
+struct config train_config(enum train_kind kind, const struct config *c);
 struct train_method train_method_make(enum train_kind kind, const struct config *c);
 
 /* Sequences whose lengths are length[i % n_lengths], enough for all steps of the job and one

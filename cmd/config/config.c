@@ -231,6 +231,12 @@ static bool split_name(struct option *o, const char *arg, struct zf_error *err)
     return true;
 }
 
+static bool takes_truth(const struct config_key *key)
+{
+    const enum config_type type = config_primary(key)->type;
+    return type == CONFIG_BOOL || type == CONFIG_TRUTH;
+}
+
 /* "--no_NAME": NAME is false, where it is true or false or none of ours. */
 static void take_no(struct option *o)
 {
@@ -241,7 +247,7 @@ static void take_no(struct option *o)
         return;
     const struct config_key *key = config_find_option(name);
     snprintf(path, sizeof path, CONFIG_ARGUMENTS "%s", name);
-    if (key ? config_primary(key)->type != CONFIG_BOOL : !config_find_foreign(path, &foreign))
+    if (key ? !takes_truth(key) : !config_find_foreign(path, &foreign))
         return;
     o->key = key;
     o->text = "false";
@@ -255,12 +261,11 @@ static bool next_option(struct option *o, int argc, char **argv, int *i, struct 
         return false;
     take_no(o);
     const char *next = *i < argc ? argv[*i] : NULL;
-    bool takes_truth = o->key && config_primary(o->key)->type == CONFIG_BOOL;
     if (!o->text && !is_flag(o->name) && next && strncmp(next, "--", 2) != 0) {
         o->text = next;
         ++*i;
     }
-    bool alone = is_flag(o->name) || takes_truth ||
+    bool alone = is_flag(o->name) || (o->key && takes_truth(o->key)) ||
                  (o->key && o->key->type == CONFIG_STRING && o->key->word);
     if (!o->text && alone)
         o->text = "true";

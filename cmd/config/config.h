@@ -10,6 +10,8 @@
  * same, and two different values are a fault. An option outranks the file, under either name. So an
  * optimizer block without lr takes learning_rate, not DeepSpeed's 0.001;
  *   - total_num_steps may be left out: it is then the run's;
+ *   - where things live on the device may be "auto": the plan of memory (cmd/memory_plan.h) settles
+ *     it;
  *   - --model_name_or_path given as an option puts the file's config_name and tokenizer_name aside,
  *     and --config_name the file's model_name_or_path.
  *
@@ -59,7 +61,7 @@ enum config_device { CONFIG_DEVICE_AUTO, CONFIG_DEVICE_CPU, CONFIG_DEVICE_CUDA }
 
 enum optimizer_type { OPTIMIZER_ADAMW, OPTIMIZER_ADAM };
 
-enum offload_device { OFFLOAD_NONE, OFFLOAD_CPU };
+enum offload_device { OFFLOAD_NONE, OFFLOAD_CPU, OFFLOAD_AUTO };
 
 /* DeepSpeed's scheduler block. Counts only where type is not DS_SCHEDULER_NONE, and is then
  * complete after config_resolve_steps. */
@@ -86,12 +88,12 @@ struct zenflow_config {
     bool enabled;      /* the block is there, or "enabled" says so */
     double topk_ratio; /* share of each matrix's channels that are updated every step, 0 to 1 */
     enum zenflow_strategy select_strategy;
-    int select_interval;     /* steps or epochs; CONFIG_AUTO with ZENFLOW_SELECT_AUTO alone */
-    int update_interval;     /* steps in a window; CONFIG_AUTO: chosen while training */
-    bool overlap_step;       /* host updates run beside the device's next steps */
-    bool offload;            /* the important channels' state stays on the host between steps */
-    double auto_ratio;       /* share of matrices that must be due before an "auto" window closes */
-    int full_warm_up_rounds; /* steps at the start that update every channel */
+    int select_interval; /* steps or epochs; CONFIG_AUTO with ZENFLOW_SELECT_AUTO alone */
+    int update_interval; /* steps in a window; CONFIG_AUTO: chosen while training */
+    bool overlap_step;   /* host updates run beside the device's next steps */
+    int offload;         /* true: the important channels' state stays on the host between steps */
+    double auto_ratio;   /* share of matrices that must be due before an "auto" window closes */
+    int full_warm_up_rounds;       /* steps at the start that update every channel */
     double pt_reserved_cores_perc; /* share of cores kept from the host workers */
     bool stagger;                  /* one group's window closes each step */
     int apply_lag;                 /* steps until a host update is visible; 0 without overlap */
@@ -140,7 +142,9 @@ struct config {
      * train_batch_size = per_device_train_batch_size * gradient_accumulation_steps * ranks */
     int train_batch_size, per_device_train_batch_size, gradient_accumulation_steps;
     int per_device_eval_batch_size;
-    bool gradient_checkpointing; /* backward computes each block's activations again */
+    bool divides_batch;         /* train_batch_size is given, and neither of the next two: a smaller
+                           micro-batch is as good */
+    int gradient_checkpointing; /* true: backward computes each block's activations again */
 
     /* optimizer */
     enum optimizer_type optimizer_type;
@@ -171,9 +175,9 @@ struct config {
 
     /* where optimizer state lives */
     int zero_stage;
-    enum offload_device offload_optimizer, offload_param;
+    enum offload_device offload_optimizer, offload_param; /* the first is never "auto" */
     bool zero_copy;
-    int param_buffers;
+    int prefetch, param_buffers;
     struct zenflow_config zenflow;
 };
 
@@ -184,6 +188,9 @@ struct config {
  * config_free is allowed. */
 bool config_parse(struct config *c, int argc, char **argv, int n_ranks, struct zf_error *err);
 void config_free(struct config *c);
+
+/* Whether blocks' parameters may live on the host, but that it takes stage 3. */
+bool config_can_offload_parameters(const struct config *c);
 
 /* Every key's own default, an "auto" left as it is; for who has no file and no options. config_free
  * releases it. */

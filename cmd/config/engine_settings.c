@@ -15,13 +15,20 @@ static void set_zenflow(struct engine_config *e, const struct config *c)
     e->auto_keeps_up = true;
     e->apply_lag = z->overlap_step ? z->apply_lag : 0;
     e->stagger = z->stagger;
-    e->offload_important = z->offload;
+    e->offload_important = z->offload == true;
     e->full_warm_up_rounds = z->full_warm_up_rounds;
     e->accumulate = z->accumulate == ZENFLOW_ACCUMULATE_HOST ? ENGINE_ACCUMULATE_HOST
                                                              : ENGINE_ACCUMULATE_DEVICE;
     e->deferred_lr_scale =
         z->deferred_lr_scale == ZENFLOW_LR_SQRT ? ENGINE_LR_SQRT : z->deferred_lr_scale;
     e->reserved_cores = z->pt_reserved_cores_perc;
+}
+
+/* ZeRO-Offload: each layer's gradient goes to the host during backward, and none stays behind. */
+static void set_zero_offload(struct engine_config *e)
+{
+    e->topk_ratio = 0;
+    e->accumulate = ENGINE_ACCUMULATE_HOST;
 }
 
 struct engine_config engine_settings(const struct config *c, struct trace *trace)
@@ -41,11 +48,12 @@ struct engine_config engine_settings(const struct config *c, struct trace *trace
         .reserved_cores = c->zenflow.pt_reserved_cores_perc,
         .params_on_host = c->offload_param == OFFLOAD_CPU,
         .zero_copy = c->zero_copy,
+        .params_come_late = c->prefetch == 0,
         .trace = trace,
     };
     if (c->zenflow.enabled)
         set_zenflow(&e, c);
     else if (c->offload_optimizer == OFFLOAD_CPU)
-        e.topk_ratio = 0;
+        set_zero_offload(&e);
     return e;
 }

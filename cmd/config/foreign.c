@@ -162,7 +162,6 @@ static const char ignored_deepspeed[] =
     "zero_optimization.legacy_stage1 zero_optimization.round_robin_gradients "
     "zero_optimization.parameter_alignment zero_optimization.sub_group_size "
     "zero_optimization.cpu_offload_use_pin_memory "
-    "zero_optimization.stage3_prefetch_bucket_size "
     "zero_optimization.stage3_param_persistence_threshold "
     "zero_optimization.stage3_model_persistence_threshold "
     "zero_optimization.stage3_max_live_parameters zero_optimization.stage3_max_reuse_distance "

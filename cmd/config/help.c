@@ -35,6 +35,8 @@ static const char *placeholder(const struct config_key *key)
     switch (key->type) {
     case CONFIG_BOOL:
         return "true|false";
+    case CONFIG_TRUTH:
+        return "true|false|auto";
     case CONFIG_INT:
         return "N";
     case CONFIG_REAL:

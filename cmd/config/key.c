@@ -185,7 +185,7 @@ const char *config_expected(const struct config_key *key, char *out, size_t size
     *out = 0;
     if (key->expected) {
         append(out, size, "%s", key->expected);
-    } else if (key->type == CONFIG_BOOL) {
+    } else if (key->type == CONFIG_BOOL || key->type == CONFIG_TRUTH) {
         append(out, size, "true or false");
     } else if (key->type == CONFIG_STRING) {
         append(out, size, "a string");
@@ -231,7 +231,7 @@ static json_t *parse_number(const char *text)
 json_t *config_parse_text(const struct config_key *key, const char *text)
 {
     json_t *value = NULL;
-    if (key->type == CONFIG_BOOL)
+    if (key->type == CONFIG_BOOL || key->type == CONFIG_TRUTH)
         value = parse_bool(text);
     else if (key->type == CONFIG_INT || key->type == CONFIG_REAL)
         value = parse_number(text);
@@ -256,6 +256,15 @@ static bool store_number(struct config *c, const struct config_key *key, const j
     else
         return false;
     return true;
+}
+
+static bool store_truth(struct config *c, const struct config_key *key, const json_t *value)
+{
+    const char *text = json_string_value(value);
+    const bool is_auto = text && strcmp(text, key->word) == 0;
+    if (is_auto || json_is_boolean(value))
+        *(int *)field(c, key) = is_auto ? CONFIG_AUTO : json_is_true(value);
+    return is_auto || json_is_boolean(value);
 }
 
 static bool store_choice(struct config *c, const struct config_key *key, const char *text)
@@ -295,6 +304,8 @@ bool config_store(struct config *c, const struct config_key *key, const json_t *
         if (json_is_boolean(value))
             *(bool *)field(c, key) = json_is_true(value);
         return json_is_boolean(value);
+    case CONFIG_TRUTH:
+        return store_truth(c, key, value);
     case CONFIG_INT:
     case CONFIG_REAL:
         return store_number(c, key, value);
@@ -340,6 +351,9 @@ json_t *config_value(const struct config *c, const struct config_key *key)
     switch (key->type == CONFIG_PAIR ? CONFIG_PAIR : at->type) {
     case CONFIG_BOOL:
         return json_boolean(*(bool *)field(c, at));
+    case CONFIG_TRUTH:
+        return *(int *)field(c, at) == CONFIG_AUTO ? json_string(at->word)
+                                                   : json_boolean(*(int *)field(c, at));
     case CONFIG_INT:
         return number_value(at, *(int *)field(c, at));
     case CONFIG_REAL:

@@ -100,6 +100,7 @@ static bool resolve_batches(struct config *c, struct zf_error *err)
         config_mark_auto(c, "train_batch_size");
         return true;
     }
+    c->divides_batch = !micro_given && !steps_given;
     if (!micro_given) {
         micro = total / (steps * ranks) > 0 ? total / (steps * ranks) : 1;
         config_mark_auto(c, "per_device_train_batch_size");
@@ -130,19 +131,34 @@ static bool resolve_optimizer(struct config *c, struct zf_error *err)
     return true;
 }
 
+/* Whether the device updates every channel, and so keeps all parameters. */
+static bool updates_all(const struct config *c)
+{
+    return c->zenflow.enabled && c->zenflow.topk_ratio == 1;
+}
+
+bool config_can_offload_parameters(const struct config *c)
+{
+    return c->offload_optimizer == OFFLOAD_CPU && !updates_all(c) && c->n_ranks == 1;
+}
+
 /* Where parameters live. */
-static bool resolve_parameters(const struct config *c, struct zf_error *err)
+static bool resolve_parameters(struct config *c, struct zf_error *err)
 {
     const char *device = "zero_optimization.offload_param.device";
-    const bool offloads = c->offload_param == OFFLOAD_CPU;
-    if (offloads && c->zero_stage != 3)
+    if (c->offload_param != OFFLOAD_NONE && c->zero_stage != 3)
         return config_clash(c, device, err, "parameters are offloaded in stage 3, and it is %d",
                             c->zero_stage);
+    if (c->offload_param == OFFLOAD_AUTO && !config_can_offload_parameters(c)) {
+        c->offload_param = OFFLOAD_NONE;
+        config_mark_auto(c, device);
+    }
+    const bool offloads = c->offload_param == OFFLOAD_CPU;
     if (offloads && c->offload_optimizer != OFFLOAD_CPU)
         return config_clash(c, device, err,
                             "where parameters live on the host, so does the optimizer's state: "
                             "offload_optimizer.device must be \"cpu\" too");
-    if (offloads && c->zenflow.enabled && c->zenflow.topk_ratio == 1)
+    if (offloads && updates_all(c))
         return config_clash(c, device, err,
                             "with topk_ratio 1 the device updates all of them, and keeps them");
     if (c->zero_stage == 3 && c->n_ranks > 1)

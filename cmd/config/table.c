@@ -13,6 +13,8 @@
 /* A key of training_arguments, whose field has its name. */
 #define ARG(key)                   .name = CONFIG_ARGUMENTS #key, .offset = FIELD(key)
 #define ARG_BOOL(key, value, text) ARG(key), .type = CONFIG_BOOL, .standard = value, .help = text
+#define ARG_TRUTH(key, value, text)                                                                \
+    ARG(key), .type = CONFIG_TRUTH, .standard = value, .word = "auto", .help = text
 #define ARG_INT(key, value, low, text)                                                             \
     ARG(key), .type = CONFIG_INT, .standard = value, .min = low, .max = INT_MAX, .help = text
 #define ARG_REAL(key, value, low, high, text)                                                      \
@@ -24,6 +26,9 @@
 /* A key of DeepSpeed's. */
 #define DS_BOOL(path, field, value, text)                                                          \
     .name = path, .offset = FIELD(field), .type = CONFIG_BOOL, .standard = value, .help = text
+#define DS_TRUTH(path, field, value, text)                                                         \
+    .name = path, .offset = FIELD(field), .type = CONFIG_TRUTH, .standard = value, .word = "auto", \
+    .help = text
 #define DS_NUMBER(kind, path, field, value, low, high, text)                                       \
     .name = path, .offset = FIELD(field), .type = kind, .standard = value, .min = low,             \
     .max = high, .help = text
@@ -100,9 +105,9 @@ const struct config_key config_table[] = {
     {ARG_INT(gradient_accumulation_steps, "1", 1, "micro-batches in an optimizer step")},
     {SAME("gradient_accumulation_steps", "gradient_accumulation_steps")},
     {ARG_INT(per_device_eval_batch_size, "8", 1, "examples in a rank's batch of evaluation")},
-    {ARG_BOOL(
-        gradient_checkpointing, "false",
-        "keep less of forward and compute it again in backward: less memory, the same result")},
+    {ARG_TRUTH(gradient_checkpointing, "false",
+               "keep less of forward and compute it again in backward: less memory, the same "
+               "result; auto: where a GPU needs it")},
     {SAME(CONFIG_ARGUMENTS "activation_checkpointing", "gradient_checkpointing")},
 
     {HEADING("Optimizer")},
@@ -185,10 +190,15 @@ const struct config_key config_table[] = {
                "cpu: optimizer state in host memory, updated there")},
     {DS_BOOL(ZERO "offload_optimizer.zero_copy", zero_copy, "false",
              "a GPU's kernels cross the link themselves, in place of its copy engines")},
-    {DS_CHOICE(ZERO "offload_param.device", offload_param, "none|cpu", "none",
-               "cpu: blocks' parameters too, with stage 3; they come when they are needed")},
-    {DS_NUMBER(CONFIG_INT, ZERO "offload_param.buffer_count", param_buffers, "2", 1, INT_MAX,
-               "blocks whose parameters the device then has room for")},
+    {DS_CHOICE(ZERO "offload_param.device", offload_param, "none|cpu|auto", "none",
+               "cpu: blocks' parameters too, with stage 3; they come when they are needed; auto: "
+               "where they do not fit on a GPU")},
+    {DS_NUMBER_OR("auto", CONFIG_INT, ZERO "stage3_prefetch_bucket_size", prefetch, "auto", 0,
+                  INT_MAX,
+                  "0: they come no earlier than they are needed; else as soon as there is room")},
+    {DS_NUMBER_OR("auto", CONFIG_INT, ZERO "offload_param.buffer_count", param_buffers, "auto", 1,
+                  INT_MAX,
+                  "blocks whose parameters the device then has room for; auto: as many as fit")},
     {DS_BOOL(ZENF "enabled", zenflow.enabled, "false", "true also where the block has any key")},
     {DS_NUMBER(CONFIG_REAL, ZENF "topk_ratio", zenflow.topk_ratio, "0.1", 0, 1,
                "share of each matrix's channels that the device updates in every step")},
@@ -201,8 +211,9 @@ const struct config_key config_table[] = {
                   INT_MAX, "steps that the host's update of the other channels covers")},
     {DS_BOOL(ZENF "overlap_step", zenflow.overlap_step, "false",
              "the host updates while the device goes on")},
-    {DS_BOOL(ZENF "offload", zenflow.offload, "false",
-             "the important channels' state stays on the host between steps")},
+    {DS_TRUTH(ZENF "offload", zenflow.offload, "false",
+              "the important channels' state stays on the host between steps; auto: where it does "
+              "not fit on a GPU")},
     {DS_NUMBER(CONFIG_REAL, ZENF "auto_ratio", zenflow.auto_ratio, "0.99", 0, 1,
                "share of matrices that must be due before an automatic update")},
     {DS_NUMBER(CONFIG_INT, ZENF "full_warm_up_rounds", zenflow.full_warm_up_rounds, "0", 0, INT_MAX,

@@ -14,6 +14,7 @@ enum config_type {
     CONFIG_SAME,    /* a second name: same_as has all but the name */
     CONFIG_HEADING, /* not a key: a group's title in --help */
     CONFIG_BOOL,
+    CONFIG_TRUTH, /* the same or "auto", in an int: CONFIG_AUTO until it is settled */
     CONFIG_INT,
     CONFIG_REAL,
     CONFIG_STRING,

@@ -138,8 +138,7 @@ cat "$scratch/stderr"
 check "too little memory: status 1" test "$status" = 1
 check "too little memory: by how much" grep -Eq \
     '^zf-train: this run needs .* of device memory, .* more than there is \(.*\): ' "$scratch/stderr"
-for change in 'per_device_train_batch_size 16' 'gradient_checkpointing true'; do
-    check "too little memory: $change" grep -Eq "$change[^;]* saves [0-9.]+ MiB" "$scratch/stderr"
-done
+check "too little memory: what would help" grep -q \
+    'the least that this run can need is .*: a smaller max_seq_length or model' "$scratch/stderr"
 check "too little memory: nothing is written" test ! -e "$scratch/full"
 finish

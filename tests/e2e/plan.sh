@@ -60,6 +60,19 @@ assert abs(float(words[5]) - 100 * share / root["product_flops_per_second"]) < 0
 check "the table of a plan" table resident 1
 check "of four ranks" table staggered 4
 
+# What DeepSpeed's documentation prints for T5-3B on eight GPUs, in GiB: host and GPU.
+documented() {
+    python3 tests/bench/deepspeed_memory.py T5-3B 2851598336 32899072 8 >"$scratch/deepspeed" && cat "$scratch/deepspeed" &&
+        python3 -c '
+import sys
+rows = [line.split() for line in open(sys.argv[1]) if line.startswith("  ")]
+gib = [(float(r[-1]) / 1.073741824, float(r[-2]) / 1.073741824) for r in rows]
+for (host, device), (theirs, there) in zip(gib, [(127.48, 5.31), (63.74, 0.79), (71.71, 0.12)], strict=True):
+    assert abs(host / theirs - 1) < 2e-3 and abs(device - there) < 0.011, (host, theirs, device, there)
+' "$scratch/deepspeed"
+}
+check "DeepSpeed's formulas give its documentation's figures" documented
+
 refuses() { # refuses SENTENCE COMMAND...: status 1, and this sentence
     local says=$1 status=0
     shift

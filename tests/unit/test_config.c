@@ -618,7 +618,14 @@ static void refuses_contradictions(void **state)
         {"{\"zero_optimization\": {\"stage\": 3, \"offload_param\": {\"device\": \"nvme\"}}}",
          COMPLETE,
          "FILE:1: zero_optimization.offload_param.device is \"nvme\", but it is one of "
-         "\"none\" or \"cpu\""},
+         "\"none\", \"cpu\" or \"auto\""},
+        {"{\"zero_optimization\": {\"stage\": 2, \"offload_param\": {\"device\": \"auto\"}}}",
+         COMPLETE,
+         "FILE:1: zero_optimization.offload_param.device is \"auto\", but parameters are offloaded "
+         "in stage 3, and it is 2"},
+        {"{\"zero_optimization\": {\"zenflow\": {\"offload\": \"host\"}}}", COMPLETE,
+         "FILE:1: zero_optimization.zenflow.offload is \"host\", but it is true or false, or "
+         "\"auto\""},
         {"{\"zero_optimization\": {\"stage\": 3}}", COMPLETE,
          "FILE:1: zero_optimization.stage is 3, but dividing parameters over 2 ranks is not "
          "available: use stage 2"},
@@ -791,6 +798,42 @@ static void round_trip(const char *file, const char *options, int ranks)
     config_free(&c);
 }
 
+/* Where things live may be left to the plan of memory, and so may the micro-batch. */
+static void leaves_places_open(void **state)
+{
+    (void)state;
+    static const char open[] =
+        "{\"train_batch_size\": 24, \"train_micro_batch_size_per_gpu\": \"auto\","
+        " \"zero_optimization\": {\"stage\": 3, \"offload_optimizer\": {\"device\": \"cpu\"},"
+        " \"offload_param\": {\"device\": \"auto\"}, \"zenflow\": {\"offload\": \"auto\"}},"
+        " \"training_arguments\": {\"gradient_checkpointing\": \"auto\"}}";
+    write_text(open);
+    assert_works(parse(path, COMPLETE, 1), err);
+    assert_true(c.offload_param == OFFLOAD_AUTO && c.param_buffers == CONFIG_AUTO);
+    assert_true(c.gradient_checkpointing == CONFIG_AUTO && c.zenflow.offload == CONFIG_AUTO);
+    assert_true(c.zenflow.accumulate == ZENFLOW_ACCUMULATE_AUTO && c.divides_batch);
+    assert_true(c.per_device_train_batch_size == 24 && c.gradient_accumulation_steps == 1);
+    config_free(&c);
+    round_trip(path, COMPLETE, 1);
+    write_text(open);
+    assert_works(parse(path,
+                       COMPLETE "--no_gradient_checkpointing --zero_optimization.zenflow.offload "
+                                "--gradient_accumulation_steps 2",
+                       1),
+                 err);
+    assert_true(c.gradient_checkpointing == false && c.zenflow.offload == true && !c.divides_batch);
+    assert_int_equal(c.per_device_train_batch_size, 12);
+    config_free(&c);
+    /* where the device updates all channels it keeps their parameters */
+    assert_works(parse(path, COMPLETE "--zero_optimization.zenflow.topk_ratio 1", 1), err);
+    assert_true(c.offload_param == OFFLOAD_NONE);
+    config_free(&c);
+    assert_works(parse(NULL, COMPLETE "--train_batch_size 8 --per_device_train_batch_size 4", 1),
+                 err);
+    assert_true(!c.divides_batch && c.gradient_accumulation_steps == 2);
+    config_free(&c);
+}
+
 static void writes_the_same_run(void **state)
 {
     (void)state;
@@ -958,6 +1001,7 @@ int main(void)
         cmocka_unit_test(refuses_what_zenflow_cannot_do),
         cmocka_unit_test(refuses_incomplete_runs),
         cmocka_unit_test(warns_once_a_key),
+        cmocka_unit_test(leaves_places_open),
         cmocka_unit_test(writes_the_same_run),
         cmocka_unit_test(ready_configurations_parse),
         cmocka_unit_test(shows_where_values_come_from),

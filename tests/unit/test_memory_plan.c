@@ -2,6 +2,7 @@
  * that claims a memory of its own. */
 #include "tests/testing.h"
 
+#include "cmd/memory_need.h"
 #include "cmd/memory_plan.h"
 #include "model/plan/plan.h"
 
@@ -80,16 +81,6 @@ static double row(const char *name)
     return mib;
 }
 
-static double saving(const char *change)
-{
-    double mib = NAN;
-    const char *at = strstr(err.text, change);
-    if (!at)
-        fail_msg("no %s in: %s", change, err.text);
-    assert_int_equal(sscanf(at + strlen(change), " saves %lf MiB", &mib), 1);
-    return mib;
-}
-
 static void prints_a_table(void **state)
 {
     (void)state;
@@ -112,138 +103,349 @@ static void prints_a_table(void **state)
     config_free(&config);
 }
 
-static void says_what_to_change(void **state)
+static size_t needed(void)
+{
+    assert_works(plan((size_t)1 << 40), err);
+    return memory_total(&run.memory);
+}
+
+/* With a byte less than this takes, the least change of it that fits is said, and nothing is
+ * changed. */
+static void assert_advice(const char *change)
+{
+    char wanted[400];
+    const size_t enough = needed();
+    const struct config before = config;
+    assert_false(plan(enough - 1));
+    assert_int_equal(reserved, 0);
+    assert_memory_equal(&config, &before, sizeof config);
+    snprintf(wanted, sizeof wanted, "0.0 MiB more than there is (%.1f MiB): it fits with %s, and",
+             (double)enough / (1 << 20), change);
+    assert_says(err, wanted);
+}
+
+static void says_the_least_that_would_fit(void **state)
 {
     (void)state;
-    const char *const adamw[] = {"--per_device_train_batch_size", "32", NULL};
+    const char *const adamw[] = {"--per_device_train_batch_size", "32",
+                                 "--per_device_eval_batch_size", "32", NULL};
     make_run(adamw);
-    assert_works(plan((size_t)1 << 30), err);
-    double total = row("total");
-    size_t enough = (size_t)(total * (1 << 20)) + (1 << 17);
-    assert_works(plan(enough), err);
-    assert_int_not_equal(reserved, 0);
-    assert_false(plan((size_t)(1 << 20)));
-    assert_int_equal(reserved, 0);
-    char wanted[80];
-    snprintf(wanted, sizeof wanted, "needs %.1f MiB of device memory, %.1f MiB more than there is",
-             total, total - 1);
-    assert_says(err, wanted);
-    assert_says(err, "(1.0 MiB)");
-    /* each change saves what it is said to */
-    double halved = saving("per_device_train_batch_size 16");
-    double recomputed = saving("gradient_checkpointing true");
-    double offloaded = saving("offload_optimizer.device \"cpu\" (stage 2)");
-    assert_null(strstr(err.text, "zenflow.accumulate"));
-    config.per_device_train_batch_size = 16;
-    assert_works(plan(enough), err);
-    assert_true(fabs(total - row("total") - halved) < 0.2);
-    config.per_device_train_batch_size = 32;
+    assert_advice("gradient_checkpointing true");
+    const size_t kept = needed();
     config.gradient_checkpointing = true;
-    assert_works(plan(enough), err);
-    assert_true(fabs(total - row("total") - recomputed) < 0.2);
+    const size_t again = needed();
     config.gradient_checkpointing = false;
-    config.offload_optimizer = OFFLOAD_CPU;
-    assert_works(plan(enough), err);
-    assert_true(fabs(total - row("total") - offloaded) < 0.2);
-    assert_true(halved > 1 && recomputed > 1 && offloaded > 1);
-    assert_false(plan((size_t)(1 << 20)));
-    assert_null(strstr(err.text, "offload_optimizer.device"));
+    char wanted[120];
+    assert_false(plan(again)); /* that much is enough for it */
+    snprintf(wanted, sizeof wanted,
+             "needs %.1f MiB of device memory, %.1f MiB more than there is (%.1f MiB)",
+             (double)kept / (1 << 20), (double)(kept - again) / (1 << 20),
+             (double)again / (1 << 20));
+    assert_says(err, wanted);
+    snprintf(wanted, sizeof wanted, "it fits with gradient_checkpointing true, and then needs %.1f",
+             (double)again / (1 << 20));
+    assert_says(err, wanted);
+    /* one less is not, and then a smaller batch is the least, evaluation's with it */
+    assert_false(plan(again - 1));
+    assert_says(err,
+                "it fits with per_device_eval_batch_size 16 and per_device_train_batch_size 16 "
+                "with gradient_accumulation_steps 2, and");
     config_free(&config);
 }
 
-static void names_the_batch_that_is_largest(void **state)
+static void evaluation_alone_takes_a_smaller_batch(void **state)
 {
     (void)state;
     const char *const larger[] = {"--per_device_eval_batch_size", "64", NULL};
     make_run(larger);
-    assert_false(plan(1));
-    assert_true(saving("per_device_eval_batch_size 32") > 1);
-    config.per_device_train_batch_size = 40;
-    assert_false(plan(1));
-    saving(": per_device_train_batch_size and per_device_eval_batch_size 32");
-    config.per_device_eval_batch_size = config.per_device_train_batch_size = 1;
-    assert_false(plan(1));
-    assert_null(strstr(err.text, "batch_size"));
+    assert_advice("per_device_eval_batch_size 32");
     config_free(&config);
     const char *const evaluation[] = {"--do_train", "false", "--per_device_eval_batch_size", "1",
                                       NULL};
     make_run(evaluation);
-    assert_false(plan(1));
-    assert_says(err, "max_seq_length");
-    assert_works(plan((size_t)1 << 30), err);
+    const size_t least = needed();
     assert_true(row("gradients") == 0 && row("important state") == 0);
+    assert_false(plan(least - 1));
+    char wanted[160];
+    snprintf(wanted, sizeof wanted,
+             "the least that this run can need is %.1f MiB: a smaller max_seq_length or model",
+             (double)least / (1 << 20));
+    assert_says(err, wanted);
     config_free(&config);
 }
 
-static void windows_go_to_the_host_where_they_must(void **state)
+#define OPTIMIZER "--zero_optimization.offload_optimizer.device", "cpu"
+#define ZENFLOW   "--zero_optimization.zenflow."
+
+/* Everything by name: what is told for each in turn, in the order of the table. */
+static void names_what_the_host_could_take(void **state)
 {
     (void)state;
     const char *const zenflow[] = {"--zero_optimization.stage",
                                    "2",
-                                   "--zero_optimization.offload_optimizer.device",
-                                   "cpu",
-                                   "--zero_optimization.zenflow.topk_ratio",
-                                   "0.05",
-                                   "--zero_optimization.zenflow.update_interval",
-                                   "4",
-                                   NULL};
-    make_run(zenflow);
-    assert_int_equal(config.zenflow.accumulate, ZENFLOW_ACCUMULATE_AUTO);
-    assert_works(plan((size_t)1 << 30), err);
-    assert_int_equal(config.zenflow.accumulate, ZENFLOW_ACCUMULATE_DEVICE);
-    double total = row("total"), windows = row("windows");
-    assert_true(windows > 1);
-    config.zenflow.accumulate = ZENFLOW_ACCUMULATE_AUTO;
-    assert_works(plan((size_t)((total - windows / 2) * (1 << 20))), err);
-    assert_int_equal(config.zenflow.accumulate, ZENFLOW_ACCUMULATE_HOST);
-    assert_true(row("windows") == 0);
-    config.zenflow.accumulate = ZENFLOW_ACCUMULATE_DEVICE; /* as asked for: not changed */
-    assert_false(plan((size_t)((total - windows / 2) * (1 << 20))));
-    assert_true(saving("zenflow.accumulate \"host\"") > 1);
-    saving("offload_optimizer.device \"cpu\" without zenflow (stage 2)");
-    config_free(&config);
-}
-
-/* What is told of a run whose state and parameters may live on the host: each change that saves
- * memory, and none that would be refused. */
-static void what_else_goes_to_the_host(void **state)
-{
-    (void)state;
-    const char *const zenflow[] = {"--zero_optimization.stage",
-                                   "3",
-                                   "--zero_optimization.offload_optimizer.device",
-                                   "cpu",
-                                   "--zero_optimization.zenflow.topk_ratio",
+                                   OPTIMIZER,
+                                   ZENFLOW "topk_ratio",
                                    "0.1",
-                                   "--zero_optimization.zenflow.accumulate",
-                                   "host",
+                                   ZENFLOW "accumulate",
+                                   "device",
+                                   "--gradient_checkpointing",
+                                   "--per_device_train_batch_size",
+                                   "1",
+                                   "--per_device_eval_batch_size",
+                                   "1",
                                    NULL};
     make_run(zenflow);
     run.model_config.n_layer = 6;
-    assert_false(plan(1));
-    const double parameters = saving("offload_param.device \"cpu\" (stage 3)");
-    const double state_saved = saving("zenflow.offload true");
-    assert_null(strstr(err.text, "buffer_count"));
-    assert_works(plan((size_t)1 << 30), err);
-    const double total = row("total");
+    assert_advice("zero_optimization.zenflow.accumulate \"host\"");
+    config.zenflow.accumulate = ZENFLOW_ACCUMULATE_HOST;
+    assert_advice("zero_optimization.offload_param.device \"cpu\" (zero_optimization.stage 3)");
     config.offload_param = OFFLOAD_CPU;
     config.param_buffers = 3;
-    assert_false(plan(1));
-    const double slots = saving("offload_param.buffer_count 1");
-    assert_null(strstr(err.text, "offload_param.device"));
+    assert_advice("zero_optimization.zenflow.offload true");
     config.zenflow.offload = true;
+    assert_advice("zero_optimization.offload_param.buffer_count 1");
     config.param_buffers = 1;
-    assert_false(plan(1));
-    assert_null(strstr(err.text, "zenflow.offload"));
-    assert_null(strstr(err.text, "buffer_count"));
+    assert_advice("zero_optimization.zenflow.enabled false");
+    config.zenflow.enabled = false;
+    const size_t least = needed();
+    assert_false(plan(least - 1));
+    assert_says(err, "the least that this run can need is");
+    config.zenflow.enabled = true;
     config.offload_param = OFFLOAD_NONE;
-    assert_works(plan((size_t)1 << 30), err);
-    assert_true(fabs(total - row("total") - state_saved) < 0.2);
-    assert_true(parameters > 0.5 && slots > 0.5 && state_saved > 0.2);
-    config.zenflow.offload = false;
     config.zenflow.topk_ratio = 1; /* the device updates all parameters, and keeps them */
-    assert_false(plan(1));
+    assert_false(plan(needed() - 1));
     assert_null(strstr(err.text, "offload_param"));
+    config_free(&config);
+    const char *const adamw[] = {"--gradient_checkpointing",
+                                 "--per_device_train_batch_size",
+                                 "1",
+                                 "--per_device_eval_batch_size",
+                                 "1",
+                                 NULL};
+    make_run(adamw);
+    assert_advice("zero_optimization.offload_optimizer.device \"cpu\" (zero_optimization.stage 2)");
+    config_free(&config);
+}
+
+static void slots_for_all_blocks_are_told_of(void **state)
+{
+    (void)state;
+    const char *const there[] = {"--zero_optimization.stage",
+                                 "3",
+                                 OPTIMIZER,
+                                 "--zero_optimization.offload_param.device",
+                                 "cpu",
+                                 "--zero_optimization.offload_param.buffer_count",
+                                 "6",
+                                 NULL};
+    make_run(there);
+    run.model_config.n_layer = 6;
+    needed();
+    assert_non_null(strstr(printed, "warning: zero_optimization.offload_param.buffer_count is 6, "
+                                    "and the model has 6 blocks: "));
+    config.param_buffers = 5;
+    needed();
+    assert_null(strstr(printed, "warning"));
+    config_free(&config);
+}
+
+/* ---- what is left to "auto" ---- */
+
+/* What may be chosen, of a run that leaves all of it open; and what it takes. */
+struct choice {
+    int micro, recompute, on_host, parameters, important, slots;
+    size_t bytes;
+};
+#define BATCH 256 /* of LONGEST tokens */
+
+static const char *const all_open[] = {"--zero_optimization.stage",
+                                       "3",
+                                       OPTIMIZER,
+                                       ZENFLOW "topk_ratio",
+                                       "0.1",
+                                       ZENFLOW "offload",
+                                       "auto",
+                                       "--zero_optimization.offload_param.device",
+                                       "auto",
+                                       "--gradient_checkpointing",
+                                       "auto",
+                                       "--train_batch_size",
+                                       "256",
+                                       "--train_micro_batch_size_per_gpu",
+                                       "auto",
+                                       "--no_do_eval",
+                                       NULL};
+
+static struct choice chosen(void)
+{
+    return (struct choice){config.per_device_train_batch_size,
+                           config.gradient_checkpointing,
+                           config.zenflow.accumulate == ZENFLOW_ACCUMULATE_HOST,
+                           config.offload_param == OFFLOAD_CPU,
+                           config.zenflow.offload,
+                           config.param_buffers,
+                           memory_total(&run.memory)};
+}
+
+static size_t bytes_of(const struct choice *k)
+{
+    struct config c = config;
+    const struct memory_job job = {run.device, run.comm, &run.model_config, LONGEST};
+    c.per_device_train_batch_size = k->micro;
+    c.gradient_accumulation_steps = BATCH / k->micro;
+    c.gradient_checkpointing = k->recompute;
+    c.zenflow.accumulate = k->on_host ? ZENFLOW_ACCUMULATE_HOST : ZENFLOW_ACCUMULATE_DEVICE;
+    c.offload_param = k->parameters ? OFFLOAD_CPU : OFFLOAD_NONE;
+    c.zenflow.offload = k->important;
+    c.param_buffers = k->slots;
+    const struct memory_use use = memory_need(&job, &c);
+    return memory_total(&use);
+}
+
+/* Appends what may be chosen with micro-batches from `most` down to `least`, the others in the
+ * order in which they are tried: the dearest in the outermost loop. */
+static void add_choices(struct choice *all, int *n, int most, int least)
+{
+    for (int slots = 2; slots >= 1; slots--)
+        for (int bits = 0; bits < 16; bits++)
+            for (int micro = most; micro >= least; micro /= 2) {
+                struct choice k = {micro, bits & 1, bits >> 1 & 1, bits >> 2 & 1, bits >> 3 & 1,
+                                   slots, 0};
+                k.bytes = bytes_of(&k);
+                all[(*n)++] = k;
+            }
+}
+
+#define MOST_CHOICES 400
+
+/* Micro-batches of 64 sequences have tokens enough; smaller ones are the last resort. */
+static int list_choices(struct machine *gpu, struct choice *all)
+{
+    int n = 0;
+    struct device *before = run.device;
+    assert_works(machine_load(gpu, ZF_TESTS_DIR "/../configs/machines/h100.json", &err), err);
+    run.device = device_plan_create(gpu, 1, &PLAN_GRADIENTS);
+    make_run(all_open);
+    run.model_config.n_layer = 6;
+    add_choices(all, &n, BATCH, 64);
+    for (int micro = 32; micro >= 1; micro /= 2)
+        add_choices(all, &n, micro, micro);
+    device_plan_destroy(run.device);
+    run.device = before;
+    config_free(&config);
+    return n;
+}
+
+/* On a machine with so much device memory; the plan of its run is the choice. */
+static void plan_with(const struct machine *gpu, size_t bytes)
+{
+    struct machine machine = *gpu;
+    struct device *before = run.device;
+    machine.memory_bytes = (double)bytes;
+    run.device = device_plan_create(&machine, 1, &PLAN_GRADIENTS);
+    make_run(all_open);
+    run.model_config.n_layer = 6;
+    assert_true(plan(0)); /* the device says for itself what is free */
+    device_plan_destroy(run.device);
+    run.device = before;
+}
+
+static void assert_chosen(const struct choice *expected, size_t bytes)
+{
+    const struct choice k = chosen();
+    if (k.micro != expected->micro || k.recompute != expected->recompute ||
+        k.on_host != expected->on_host || k.parameters != expected->parameters ||
+        k.important != expected->important || (k.parameters && k.slots < expected->slots) ||
+        k.bytes > bytes || config.gradient_accumulation_steps != BATCH / k.micro)
+        fail_msg("with %zu bytes: micro-batch %d not %d, recompute %d not %d, windows on the host "
+                 "%d not %d, parameters %d not %d, important state %d not %d, slots %d not %d\n%s",
+                 bytes, k.micro, expected->micro, k.recompute, expected->recompute, k.on_host,
+                 expected->on_host, k.parameters, expected->parameters, k.important,
+                 expected->important, k.slots, expected->slots, printed);
+}
+
+/* With exactly what a choice needs, and with a byte less, the first that fits is taken. */
+static void the_fastest_that_fits_is_chosen(void **state)
+{
+    (void)state;
+    struct machine gpu;
+    struct choice all[MOST_CHOICES];
+    const int n = list_choices(&gpu, all);
+    bool seen[6] = {false};
+    for (int i = 0; i < n; i += 1 + i / 8)
+        for (size_t less = 0; less < 2; less++) {
+            const size_t bytes = all[i].bytes - less;
+            int first = 0;
+            while (first < n && all[first].bytes > bytes)
+                first++;
+            if (first == n)
+                continue;
+            plan_with(&gpu, bytes);
+            assert_chosen(&all[first], bytes);
+            const struct choice k = chosen();
+            seen[0] |= k.micro < BATCH;
+            seen[1] |= k.recompute;
+            seen[2] |= k.on_host;
+            seen[3] |= k.parameters;
+            seen[4] |= k.important;
+            seen[5] |= k.parameters && k.slots > 2;
+            config_free(&config);
+        }
+    for (int i = 0; i < 6; i++)
+        if (!seen[i])
+            fail_msg("nothing called for change %d", i);
+}
+
+/* Each line says what was chosen, and what one change less would have lacked. */
+static void choices_are_told(void **state)
+{
+    (void)state;
+    struct machine gpu;
+    struct choice all[MOST_CHOICES];
+    const int n = list_choices(&gpu, all);
+    plan_with(&gpu, (size_t)1 << 36);
+    const size_t most = memory_total(&run.memory);
+    assert_non_null(strstr(printed, "chosen: per_device_train_batch_size 256 with "
+                                    "gradient_accumulation_steps 1\n"
+                                    "chosen: gradient_checkpointing false\n"
+                                    "chosen: zero_optimization.zenflow.accumulate \"device\"\n"
+                                    "chosen: zero_optimization.offload_param.device \"none\"\n"
+                                    "chosen: zero_optimization.zenflow.offload false\n"
+                                    "device memory of each rank:"));
+    config_free(&config);
+    plan_with(&gpu, most - 1);
+    assert_non_null(strstr(printed, "chosen: per_device_train_batch_size 128 with "
+                                    "gradient_accumulation_steps 2; per_device_train_batch_size "
+                                    "256 with gradient_accumulation_steps 1 needs 0.0 MiB more "
+                                    "than there is\n"));
+    config_free(&config);
+    plan_with(&gpu, 1); /* nothing fits: what takes least is planned all the same */
+    assert_null(strstr(printed, "chosen"));
+    assert_non_null(strstr(printed, "warning: this run needs"));
+    assert_non_null(strstr(printed, "the least that this run can need is"));
+    size_t least = SIZE_MAX;
+    for (int i = 0; i < n; i++)
+        least = all[i].bytes < least ? all[i].bytes : least;
+    assert_int_equal(memory_total(&run.memory), least);
+    config_free(&config);
+}
+
+/* On the CPU device nothing moves: its memory is the host's. */
+static void auto_is_settled_where_memory_is_the_hosts(void **state)
+{
+    (void)state;
+    device.unified = true;
+    make_run(all_open);
+    assert_works(plan(1), err);
+    assert_null(strstr(printed, "chosen"));
+    assert_true(config.offload_param == OFFLOAD_NONE && config.zenflow.offload == false &&
+                config.gradient_checkpointing == false &&
+                config.zenflow.accumulate == ZENFLOW_ACCUMULATE_DEVICE &&
+                config.per_device_train_batch_size == BATCH);
+    assert_null(strstr(printed, "zenflow")); /* and what moves is no advice */
+    assert_works(plan(memory_total(&run.memory) - 1), err);
+    assert_non_null(strstr(printed, "it fits with per_device_train_batch_size 128 with"));
+    device.unified = false;
     config_free(&config);
 }
 
@@ -303,10 +505,13 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(prints_a_table),
-        cmocka_unit_test(says_what_to_change),
-        cmocka_unit_test(names_the_batch_that_is_largest),
-        cmocka_unit_test(windows_go_to_the_host_where_they_must),
-        cmocka_unit_test(what_else_goes_to_the_host),
+        cmocka_unit_test(says_the_least_that_would_fit),
+        cmocka_unit_test(evaluation_alone_takes_a_smaller_batch),
+        cmocka_unit_test(names_what_the_host_could_take),
+        cmocka_unit_test(slots_for_all_blocks_are_told_of),
+        cmocka_unit_test(the_fastest_that_fits_is_chosen),
+        cmocka_unit_test(choices_are_told),
+        cmocka_unit_test(auto_is_settled_where_memory_is_the_hosts),
         cmocka_unit_test(the_cpu_devices_memory_is_the_hosts),
         cmocka_unit_test(nccl_is_allowed_memory),
     };

@@ -1,0 +1,420 @@
+#include "cmd/memory_choice.h"
+
+#include "cmd/config/table.h"
+
+#include <math.h>
+#include <stdarg.h>
+#include <stdio.h>
+#include <string.h>
+
+#define ZERO          "zero_optimization."
+#define ZENF          ZERO "zenflow."
+#define OFFLOAD_PARAM ZERO "offload_param."
+#define MICRO         "per_device_train_batch_size"
+#define STEPS         "gradient_accumulation_steps"
+
+/* Blocks' parameters that the device has room for at least, where that is left open: with one, no
+ * block comes while another is computed. */
+#define LEAST_SLOTS 2
+
+/* ---- changes of a configuration that save device memory ---- */
+
+static bool evaluates(const struct config *c)
+{
+    return c->do_eval || c->do_predict;
+}
+
+static bool never(const struct config *c)
+{
+    (void)c;
+    return false;
+}
+
+static bool halve_evaluation(struct config *c)
+{
+    const bool can = evaluates(c) && c->per_device_eval_batch_size > 1;
+    c->per_device_eval_batch_size /= can ? 2 : 1;
+    return can;
+}
+
+static void name_evaluation(const struct config *c, char *text, size_t size)
+{
+    snprintf(text, size, "per_device_eval_batch_size %d", c->per_device_eval_batch_size);
+}
+
+static bool leaves_micro_batch(const struct config *c)
+{
+    return c->do_train && c->divides_batch;
+}
+
+/* The next smaller micro-batch that divides a rank's part of the step. */
+static bool divide_batch(struct config *c)
+{
+    const int part = c->per_device_train_batch_size * c->gradient_accumulation_steps;
+    int micro = c->per_device_train_batch_size - 1;
+    while (micro > 1 && part % micro != 0)
+        micro--;
+    if (!c->do_train || micro < 1)
+        return false;
+    c->per_device_train_batch_size = micro;
+    c->gradient_accumulation_steps = part / micro;
+    return true;
+}
+
+static void name_micro_batch(const struct config *c, char *text, size_t size)
+{
+    snprintf(text, size, MICRO " %d with " STEPS " %d", c->per_device_train_batch_size,
+             c->gradient_accumulation_steps);
+}
+
+static bool leaves_recomputation(const struct config *c)
+{
+    return c->gradient_checkpointing == CONFIG_AUTO;
+}
+
+static bool recompute(struct config *c)
+{
+    const bool can = c->do_train && c->gradient_checkpointing != true;
+    c->gradient_checkpointing = true;
+    return can;
+}
+
+static void name_recomputation(const struct config *c, char *text, size_t size)
+{
+    snprintf(text, size, "gradient_checkpointing %s", c->gradient_checkpointing ? "true" : "false");
+}
+
+static bool leaves_windows(const struct config *c)
+{
+    return c->zenflow.enabled && c->zenflow.accumulate == ZENFLOW_ACCUMULATE_AUTO;
+}
+
+static bool gather_on_host(struct config *c)
+{
+    const bool can = c->do_train && c->zenflow.enabled && c->zenflow.topk_ratio < 1 &&
+                     c->zenflow.accumulate != ZENFLOW_ACCUMULATE_HOST;
+    c->zenflow.accumulate = ZENFLOW_ACCUMULATE_HOST;
+    return can;
+}
+
+static void name_windows(const struct config *c, char *text, size_t size)
+{
+    const bool host = c->zenflow.accumulate == ZENFLOW_ACCUMULATE_HOST;
+    snprintf(text, size, ZENF "accumulate \"%s\"", host ? "host" : "device");
+}
+
+static bool leaves_important(const struct config *c)
+{
+    return c->zenflow.enabled && c->zenflow.offload == CONFIG_AUTO;
+}
+
+static bool offload_important(struct config *c)
+{
+    const bool can = c->do_train && c->zenflow.enabled && c->zenflow.offload != true;
+    c->zenflow.offload = true;
+    return can;
+}
+
+static void name_important(const struct config *c, char *text, size_t size)
+{
+    snprintf(text, size, ZENF "offload %s", c->zenflow.offload ? "true" : "false");
+}
+
+static bool leaves_slots(const struct config *c)
+{
+    return c->offload_param != OFFLOAD_NONE && c->param_buffers == CONFIG_AUTO;
+}
+
+static bool halve_slots(struct config *c)
+{
+    const bool can = c->do_train && config_can_offload_parameters(c) && c->param_buffers > 1;
+    c->param_buffers /= can ? 2 : 1;
+    return can;
+}
+
+static void name_slots(const struct config *c, char *text, size_t size)
+{
+    snprintf(text, size, OFFLOAD_PARAM "buffer_count %d", c->param_buffers);
+}
+
+static bool leaves_parameters(const struct config *c)
+{
+    return c->offload_param == OFFLOAD_AUTO;
+}
+
+static bool offload_parameters(struct config *c)
+{
+    const bool can =
+        c->do_train && c->offload_param != OFFLOAD_CPU && config_can_offload_parameters(c);
+    c->offload_param = OFFLOAD_CPU;
+    c->zero_stage = 3;
+    return can;
+}
+
+static void name_parameters(const struct config *c, char *text, size_t size)
+{
+    const bool host = c->offload_param == OFFLOAD_CPU;
+    snprintf(text, size, OFFLOAD_PARAM "device \"%s\"%s", host ? "cpu" : "none",
+             host ? " (" ZERO "stage 3)" : "");
+}
+
+static bool offload_optimizer(struct config *c)
+{
+    const bool can = c->do_train && c->offload_optimizer != OFFLOAD_CPU;
+    c->offload_optimizer = OFFLOAD_CPU;
+    c->zero_stage = c->zero_stage > 0 ? c->zero_stage : 2;
+    return can;
+}
+
+static void name_optimizer(const struct config *c, char *text, size_t size)
+{
+    snprintf(text, size, ZERO "offload_optimizer.device \"cpu\" (" ZERO "stage %d)", c->zero_stage);
+}
+
+static bool leave_zenflow(struct config *c)
+{
+    const bool can = c->do_train && c->zenflow.enabled;
+    c->zenflow.enabled = false;
+    return can;
+}
+
+static void name_zenflow(const struct config *c, char *text, size_t size)
+{
+    (void)c;
+    snprintf(text, size, ZENF "enabled false");
+}
+
+/* Tokens that a micro-batch has at least, for products to be large. */
+#define FULL_TOKENS 4096
+
+/* The order: what costs the least time first, by the plans of tests/bench/plans.sh ("What each
+ * place costs"): half a micro-batch some percent; recomputation 13 to 20; what is on the host
+ * nothing where the link keeps up and several times the step where it does not, windows less than
+ * parameters, these less than important state. A combination is tried before another if the dearest
+ * change that one of them alone makes is the other's: all that cheaper changes can do together
+ * comes before a dearer one. */
+static const struct change {
+    bool (*is_left)(const struct config *c); /* "auto" stands there */
+    bool (*make)(struct config *c);          /* once more; false: it saves no more, or may not be */
+    void (*name)(const struct config *c, char *text, size_t size); /* its keys, as they are */
+    int tokens;                                                    /* that a micro-batch keeps */
+    bool moves;          /* to the host: saves nothing where the device's memory is the host's */
+    const char *keys[2]; /* that "auto" stands under */
+} changes[] = {
+    {never, halve_evaluation, name_evaluation, 0, false, {NULL}},
+    {leaves_micro_batch, divide_batch, name_micro_batch, FULL_TOKENS, false, {MICRO, STEPS}},
+    {leaves_recomputation, recompute, name_recomputation, 0, false, {"gradient_checkpointing"}},
+    {leaves_windows, gather_on_host, name_windows, 0, true, {ZENF "accumulate"}},
+    {leaves_parameters, offload_parameters, name_parameters, 0, true, {OFFLOAD_PARAM "device"}},
+    {leaves_important, offload_important, name_important, 0, true, {ZENF "offload"}},
+    {leaves_slots, halve_slots, name_slots, 0, true, {OFFLOAD_PARAM "buffer_count"}},
+    {leaves_micro_batch, divide_batch, name_micro_batch, 0, false, {MICRO, STEPS}},
+    {never, offload_optimizer, name_optimizer, 0, true, {NULL}},
+    {never, leave_zenflow, name_zenflow, 0, true, {NULL}},
+};
+#define N_CHANGES ((int)(sizeof changes / sizeof *changes))
+
+/* ---- combinations of them ---- */
+
+/* How often each change is made: the digits of a number, the first change's the lowest. */
+struct combination {
+    bool allowed[N_CHANGES];
+    int times[N_CHANGES];
+};
+
+static bool make(const struct memory_job *job, const struct combination *k,
+                 const struct config *from, struct config *c)
+{
+    *c = *from;
+    for (int i = N_CHANGES - 1; i >= 0; i--)
+        for (int n = 0; n < k->times[i]; n++)
+            if (!changes[i].make(c) ||
+                (long)c->per_device_train_batch_size * job->longest < changes[i].tokens)
+                return false;
+    return true;
+}
+
+/* The next one, false behind the last. */
+static bool count_on(const struct memory_job *job, struct combination *k, const struct config *from,
+                     struct config *c)
+{
+    for (int i = 0; i < N_CHANGES; i++) {
+        k->times[i] += k->allowed[i];
+        if (k->allowed[i] && make(job, k, from, c))
+            return true;
+        k->times[i] = 0;
+    }
+    return false;
+}
+
+/* Bytes more than there are, on the rank that lacks most. */
+static double lack(const struct memory_job *job, const struct config *c, size_t available)
+{
+    const struct memory_use use = memory_need(job, c);
+    return comm_max(job->comm, (double)memory_total(&use) - (double)available);
+}
+
+/* The first combination that fits into c and *k, or that which lacks least. Returns what it lacks.
+ */
+static double search(const struct memory_job *job, const struct config *from, size_t available,
+                     struct combination *k, struct config *c)
+{
+    struct combination at = *k;
+    struct config tried = *from;
+    double least = INFINITY;
+    do {
+        const double lacks = lack(job, &tried, available);
+        if (lacks < least) {
+            *c = tried;
+            *k = at;
+            least = lacks;
+        }
+    } while (least > 0 && count_on(job, &at, from, &tried));
+    return least;
+}
+
+/* ---- what is left open ---- */
+
+static void append(char *text, size_t size, const char *format, ...)
+    __attribute__((format(printf, 3, 4)));
+
+static void append(char *text, size_t size, const char *format, ...)
+{
+    const size_t n = strlen(text);
+    va_list args;
+    va_start(args, format);
+    vsnprintf(text + n, size - n, format, args);
+    va_end(args);
+}
+
+struct size_text size_text(double bytes)
+{
+    struct size_text s;
+    const double mib = bytes / (1 << 20);
+    if (mib < 1024)
+        snprintf(s.text, sizeof s.text, "%.1f MiB", mib);
+    else
+        snprintf(s.text, sizeof s.text, "%.2f GiB", mib / 1024);
+    return s;
+}
+
+void memory_settle(const struct memory_job *job, struct config *c)
+{
+    for (int i = 0; i < N_CHANGES; i++)
+        for (int n = 0; n < 2 && changes[i].is_left(c) && changes[i].keys[n]; n++)
+            config_mark_auto(c, changes[i].keys[n]);
+    if (leaves_recomputation(c))
+        c->gradient_checkpointing = false;
+    if (leaves_windows(c))
+        c->zenflow.accumulate = ZENFLOW_ACCUMULATE_DEVICE;
+    if (c->zenflow.offload == CONFIG_AUTO)
+        c->zenflow.offload = false;
+    if (leaves_parameters(c))
+        c->offload_param = OFFLOAD_NONE;
+    if (c->param_buffers == CONFIG_AUTO)
+        c->param_buffers = job->model->n_layer < LEAST_SLOTS ? job->model->n_layer : LEAST_SLOTS;
+}
+
+/* Whether something is to be said of a change: it was made, or it might have been and neither was
+ * another of the same keys. */
+static bool is_told(const struct combination *k, int change)
+{
+    bool made = false, first = true;
+    for (int i = 0; i < N_CHANGES; i++) {
+        made |= changes[i].name == changes[change].name && k->times[i] > 0;
+        first &= i >= change || changes[i].name != changes[change].name;
+    }
+    return k->allowed[change] && changes[change].make != halve_slots &&
+           (k->times[change] > 0 || (!made && first));
+}
+
+/* What was chosen; and where that is not the fastest, what was lacking for one change less. */
+static void tell(const struct memory_job *job, const struct combination *k, int change,
+                 const struct config *from, const struct config *c, size_t available, char *told,
+                 size_t size)
+{
+    char name[160];
+    struct combination less = *k;
+    struct config other;
+    changes[change].name(c, name, sizeof name);
+    append(told, size, "chosen: %s", name);
+    less.times[change]--;
+    if (k->times[change] > 0 && make(job, &less, from, &other)) {
+        changes[change].name(&other, name, sizeof name);
+        append(told, size, "; %s needs %s more than there is", name,
+               size_text(lack(job, &other, available)).text);
+    }
+    append(told, size, "\n");
+}
+
+/* As many slots for parameters as fit. */
+static void fill_with_slots(const struct memory_job *job, struct config *c, size_t available,
+                            char *told, size_t size)
+{
+    struct config more = *c;
+    double lacks = 0;
+    while (lacks <= 0 && more.param_buffers < job->model->n_layer) {
+        c->param_buffers = more.param_buffers++;
+        lacks = lack(job, &more, available);
+    }
+    if (lacks <= 0)
+        c->param_buffers = more.param_buffers;
+    append(told, size, "chosen: " OFFLOAD_PARAM "buffer_count %d of %d blocks", c->param_buffers,
+           job->model->n_layer);
+    if (lacks > 0)
+        append(told, size, "; %d need %s more than there is", more.param_buffers,
+               size_text(lacks).text);
+    append(told, size, "\n");
+}
+
+void memory_choose(const struct memory_job *job, struct config *c, size_t available, char *told,
+                   size_t size)
+{
+    struct combination k = {0};
+    for (int i = 0; i < N_CHANGES; i++)
+        k.allowed[i] = changes[i].is_left(c);
+    const bool slots = leaves_slots(c);
+    memory_settle(job, c);
+    const struct config from = *c;
+    const bool fits = search(job, &from, available, &k, c) <= 0;
+    *told = 0;
+    for (int i = 0; fits && i < N_CHANGES; i++)
+        if (is_told(&k, i))
+            tell(job, &k, i, &from, c, available, told, size);
+    if (fits && slots && c->offload_param == OFFLOAD_CPU)
+        fill_with_slots(job, c, available, told, size);
+}
+
+/* ---- what would fit ---- */
+
+void memory_advise(const struct memory_job *job, const struct config *c, size_t available,
+                   char *text, size_t size)
+{
+    struct combination k = {0};
+    struct config other;
+    for (int i = 0; i < N_CHANGES; i++)
+        k.allowed[i] = !(job->device->unified && changes[i].moves);
+    const double lacks = search(job, c, available, &k, &other);
+    const double needs = (double)available + lacks;
+    *text = 0;
+    if (lacks > 0) {
+        append(text, size,
+               "the least that this run can need is %s: a smaller max_seq_length or model is "
+               "needed",
+               size_text(needs).text);
+        return;
+    }
+    append(text, size, "it fits with");
+    int left = 0;
+    for (int i = 0; i < N_CHANGES; i++)
+        left += k.times[i] > 0;
+    for (int i = 0, n = 0; i < N_CHANGES; i++) {
+        char name[160];
+        if (k.times[i] == 0)
+            continue;
+        changes[i].name(&other, name, sizeof name);
+        append(text, size, "%s %s", n == 0 ? "" : n == left - 1 ? " and" : ",", name);
+        n++;
+    }
+    append(text, size, ", and then needs %s", size_text(needs).text);
+}

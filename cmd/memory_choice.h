@@ -1,0 +1,28 @@
+/* What is left to "auto": where things live on a device that has memory of its own, and how a step
+ * is cut. Of all combinations the fastest that fits is taken; the table in memory_choice.c says
+ * which are faster. What is asked for by name stays. */
+#ifndef ZF_CMD_MEMORY_CHOICE_H
+#define ZF_CMD_MEMORY_CHOICE_H
+
+#include "cmd/memory_need.h"
+
+/* Every "auto" becomes what is fastest where memory does not count. */
+void memory_settle(const struct memory_job *job, struct config *c);
+
+/* Every "auto" becomes what is fastest and fits into so many bytes of device memory on every rank;
+ * where nothing fits, what takes least. told: a line for each, with its reason. Collective. */
+void memory_choose(const struct memory_job *job, struct config *c, size_t available, char *told,
+                   size_t size);
+
+/* For a settled configuration that does not fit, as the end of a sentence: the least change that
+ * would, of what was asked for by name too. Collective. */
+void memory_advise(const struct memory_job *job, const struct config *c, size_t available,
+                   char *text, size_t size);
+
+/* A size as a person reads it. */
+struct size_text {
+    char text[32];
+};
+struct size_text size_text(double bytes);
+
+#endif

@@ -1,0 +1,76 @@
+#!/usr/bin/env python3
+"""Plans: the least tokens of a step at which what is offloaded takes at most 1.05 times as long as AdamW on the device.
+
+    python3 tests/bench/least_tokens.py BUILD
+
+For each machine, model and way of keeping the optimizer's state: sequences of 128 tokens in one micro-batch, their number
+from the list below; means over 16 steps, a new choice among them. Where the resident run does not fit its time counts all
+the same. Nothing is measured: these are plans.
+"""
+import json
+import subprocess
+import sys
+import tempfile
+from concurrent.futures import ThreadPoolExecutor
+
+LENGTH = 128
+SEQUENCES = [4, 6, 8, 12, 16, 24, 32, 64, 128, 192, 256, 512]
+MOST = 1.05
+MACHINES = ["h100", "h200"]
+MODELS = ["gpt2-xl", "llama-2-7b"]
+ZENFLOW = ["--method", "staggered", "--topk_ratio", "0.05", "--update_interval", "4", "--select_interval", "16"]
+WAYS = {"ZenFlow, windows on the device": ZENFLOW, "ZenFlow, windows on the host": ZENFLOW + ["--accumulate", "host"],
+        "ZenFlow, parameters and windows on the host": ZENFLOW + ["--accumulate", "host", "--offload_param", "2"],
+        "ZeRO-Offload": ["--method", "offload"]}
+
+
+def mean_seconds(bench, machine, model, sequences, way):
+    with tempfile.NamedTemporaryFile() as out:
+        subprocess.run([bench, "train", "--plan", machine, "--preset", model, "--seqs", str(sequences), "--length", str(LENGTH),
+                        "--dropout", "0", "--steps", "16", "--json", out.name, *way], check=True, stdout=subprocess.DEVNULL)
+        return json.load(open(out.name))["methods"][0]["mean_seconds"]
+
+
+class Search:
+    def __init__(self, bench, machine, model):
+        self.bench, self.machine, self.model, self.known = bench, machine, model, {}
+
+    def seconds(self, sequences, way):
+        key = (sequences, *way)
+        if key not in self.known:
+            self.known[key] = mean_seconds(self.bench, self.machine, self.model, sequences, way)
+        return self.known[key]
+
+    def ratio(self, sequences, way):
+        return self.seconds(sequences, way) / self.seconds(sequences, ["--method", "resident"])
+
+    def least(self, way):
+        """Index of the first number of sequences that will do, as if the ratio only fell."""
+        low, high = 0, len(SEQUENCES)
+        while low < high:
+            middle = (low + high) // 2
+            if self.ratio(SEQUENCES[middle], way) <= MOST:
+                high = middle
+            else:
+                low = middle + 1
+        return low
+
+    def lines(self):
+        for name, way in WAYS.items():
+            i = self.least(way)
+            found = f"{SEQUENCES[i] * LENGTH:6d} tokens ({self.ratio(SEQUENCES[i], way):.3f})" if i < len(SEQUENCES) else \
+                f"more than {SEQUENCES[-1] * LENGTH} tokens ({self.ratio(SEQUENCES[-1], way):.3f} there)"
+            before = f"; {self.ratio(SEQUENCES[i - 1], way):.3f} at {SEQUENCES[i - 1] * LENGTH}" if 0 < i < len(SEQUENCES) else ""
+            yield f"  {self.machine:5s} {self.model:11s} {name:44s} {found}{before}"
+
+
+def main():
+    bench = sys.argv[1] + "/zf-bench"
+    searches = [Search(bench, machine, model) for machine in MACHINES for model in MODELS]
+    with ThreadPoolExecutor(2) as pool:
+        for lines in pool.map(lambda s: list(s.lines()), searches):
+            print("\n".join(lines), flush=True)
+
+
+if __name__ == "__main__":
+    main()
