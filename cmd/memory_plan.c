@@ -36,7 +36,7 @@ static size_t scratch_bytes(const struct run *run, const struct config *c, int l
 static struct gpt_size step_size(const struct run *run, const struct config *c, int longest)
 {
     struct gpt_size size = model_size(c, longest);
-    size.value_slots = c->do_train && c->offload_param == OFFLOAD_CPU ? c->param_buffers : 0;
+    size.value_slots = c->do_train ? engine_value_slots(c) : 0;
     gpt_size_for_step(run->device, &run->model_config, &size,
                       c->do_train ? c->gradient_accumulation_steps : 1);
     return size;
@@ -163,16 +163,25 @@ static bool offload_parameters(struct config *c, char *what, size_t bytes)
 {
     snprintf(what, bytes, "offload_param.device \"cpu\" (stage 3)");
     bool is_change = c->do_train && c->offload_optimizer == OFFLOAD_CPU &&
-                     c->offload_param != OFFLOAD_CPU && c->n_ranks == 1 &&
+                     c->offload_param != OFFLOAD_CPU &&
                      !(c->zenflow.enabled && c->zenflow.topk_ratio == 1);
     c->offload_param = OFFLOAD_CPU;
+    c->zero_stage = 3;
+    return is_change;
+}
+
+static bool divide_parameters(struct config *c, char *what, size_t bytes)
+{
+    snprintf(what, bytes, "zero_optimization.stage 3");
+    bool is_change = c->do_train && c->n_ranks > 1 && c->zero_stage != 3;
+    c->zero_stage = 3;
     return is_change;
 }
 
 static bool hold_one_block(struct config *c, char *what, size_t bytes)
 {
     snprintf(what, bytes, "offload_param.buffer_count 1");
-    bool is_change = c->do_train && c->offload_param == OFFLOAD_CPU && c->param_buffers > 1;
+    bool is_change = c->do_train && engine_value_slots(c) > 1;
     c->param_buffers = 1;
     return is_change;
 }
@@ -182,8 +191,8 @@ static void list_changes(const struct run *run, int longest, size_t needed, char
                          size_t bytes)
 {
     static bool (*const changes[])(struct config *, char *, size_t) = {
-        halve_batches, recompute,          accumulate_on_host, offload_important,
-        offload_all,   offload_parameters, hold_one_block};
+        halve_batches, recompute,         accumulate_on_host, offload_important,
+        offload_all,   divide_parameters, offload_parameters, hold_one_block};
     size_t used = 0;
     for (size_t i = 0; i < sizeof changes / sizeof *changes; i++) {
         struct config changed = *run->config;

@@ -117,23 +117,53 @@ static void check_reduce(size_t n, int rounds)
     arrays_destroy(&a);
 }
 
-/* Shares grow with the rank; the first is empty. */
-static void check_all_gather(size_t n)
+/* Rank r's share of n numbers ends here. Shares are even, or grow with the rank, and the first is
+ * empty. */
+static size_t share_end(size_t n, int r, bool even)
 {
-    int size = comm_size(world);
-    size_t *offset = zf_calloc((size_t)size + 1, sizeof *offset);
-    struct arrays a = arrays_create(n);
-    send_values(&a);
-    for (int r = 0; r < size; r++) {
-        size_t last = r == size - 1 ? n : n * (size_t)r / (size_t)size;
-        for (size_t i = offset[r] / sizeof(float); i < last; i++)
-            a.expected[i] = value_of(r, i);
-        offset[r + 1] = last * sizeof(float);
+    const size_t size = (size_t)comm_size(world);
+    return even ? n * ((size_t)r + 1) / size : r == comm_size(world) - 1 ? n : n * (size_t)r / size;
+}
+
+/* Two arrays at once, of even shares and of others; this rank's are in their places, or come from
+ * elsewhere. */
+static void check_all_gather(size_t n, bool in_place)
+{
+    enum { ARRAYS = 2 };
+    const int size = comm_size(world), me = comm_rank(world);
+    struct comm_shares shares[ARRAYS];
+    struct arrays a[ARRAYS];
+    struct comm_share *parts = zf_calloc(ARRAYS * (size_t)size, sizeof *parts);
+    n = (n + (size_t)size - 1) / (size_t)size * (size_t)size;
+    struct stream *stream = device->stream_create();
+    for (int k = 0; k < ARRAYS; k++) {
+        struct comm_share *part = parts + k * size;
+        a[k] = arrays_create(n);
+        device->stream_destroy(a[k].stream);
+        a[k].stream = stream;
+        send_values(&a[k]);
+        for (int r = 0; r < size; r++) { /* of the second array the last rank has the beginning */
+            const int place = k == 0 ? r : size - 1 - r;
+            const size_t first = place > 0 ? share_end(n, place - 1, k == 0) : 0;
+            const size_t last = share_end(n, place, k == 0);
+            for (size_t i = first; i < last; i++)
+                a[k].expected[i] = value_of(r, i);
+            part[r] = (struct comm_share){first * sizeof(float), (last - first) * sizeof(float)};
+        }
+        shares[k] = (struct comm_shares){in_place ? a[k].data : a[k].result, NULL, part};
+        if (!in_place)
+            shares[k].own = (char *)a[k].data + part[me].at;
     }
-    comm_device_all_gather(world, a.stream, a.data, offset);
-    check_values(&a, a.data);
-    arrays_destroy(&a);
-    free(offset);
+    comm_device_all_gather(world, stream, shares, ARRAYS);
+    for (int k = 0; k < ARRAYS; k++) {
+        if (size > 1)
+            check_values(&a[k], shares[k].data);
+        a[k].stream = device->stream_create();
+        arrays_destroy(&a[k]);
+    }
+    device->stream_wait(stream);
+    device->stream_destroy(stream);
+    free(parts);
 }
 
 /* As the engine does it: gradients come on one stream, their sums are made on a second in the shade

@@ -20,7 +20,7 @@
 struct options {
     struct config config;
     const char *preset, *head, *device, *method, *lengths, *json, *accumulate, *plan, *trace;
-    int length, steps, warm_up, threads, probe, ranks, width, layers;
+    int length, steps, warm_up, threads, probe, ranks, width, layers, offload_param;
     double dropout;
     bool compare, help;
 };
@@ -59,8 +59,12 @@ static const struct bench_option option_table[] = {
      "where ZenFlow's windows are: device or host (device)"},
     {"--offload", BENCH_FLAG, FIELD(config.zenflow.offload), 0, 0,
      "important channels' state stays on the host between steps"},
-    {"--offload_param", BENCH_WHOLE, FIELD(config.param_buffers), 0, 1 << 16,
+    {"--offload_param", BENCH_WHOLE, FIELD(offload_param), 0, 1 << 16,
      "blocks' parameters on the host, and room for so many on the device; 0: none there (0)"},
+    {"--stage", BENCH_WHOLE, FIELD(config.zero_stage), 1, 3,
+     "of ZeRO: 3 divides parameters over ranks, as --offload_param does (2)"},
+    {"--buffer_count", BENCH_WHOLE, FIELD(config.param_buffers), 1, 1 << 16,
+     "blocks that a device then has room for, without --offload_param (2)"},
     {"--pt_reserved_cores_perc", BENCH_REAL, FIELD(config.zenflow.pt_reserved_cores_perc), 0, 1,
      "share of the cores that host workers leave free (0.5)"},
     {"--learning_rate", BENCH_REAL, FIELD(config.learning_rate), 0, 1, "(1e-4)"},
@@ -402,7 +406,6 @@ static bool prepare_and_measure(struct options *o, struct zf_error *err)
         .warm_up = o->warm_up,
         .steps = o->steps,
         .recompute = c->gradient_checkpointing,
-        .value_slots = c->param_buffers,
         .lr = (float)c->learning_rate,
     };
     int n = 1, *lengths = NULL;
@@ -413,6 +416,7 @@ static bool prepare_and_measure(struct options *o, struct zf_error *err)
         open_device(o, &job, err) &&
         (!o->trace || (job.trace = trace_create(o->trace, job.comm, job.device, err)) != NULL);
     if (ok) {
+        o->config.n_ranks = comm_size(job.comm);
         o->config.bf16 |= job.device->dtype == DTYPE_BF16;
         train_data_make(&job, lengths ? lengths : &o->length, n, SEED);
         ok = measure(o, &job, err);
@@ -432,7 +436,7 @@ static void set_defaults(struct options *o)
     c->per_device_train_batch_size = 8;
     c->gradient_accumulation_steps = 1;
     c->learning_rate = 1e-4;
-    c->param_buffers = 0;
+    c->zero_stage = 2;
     c->zenflow.topk_ratio = 0.05;
     c->zenflow.select_strategy = ZENFLOW_SELECT_STEP;
     c->zenflow.select_interval = 16;
@@ -455,8 +459,13 @@ bool bench_train(int argc, char **argv, struct zf_error *err)
         .dropout = -1,
     };
     set_defaults(&o);
-    bool ok = bench_options_read(&options_of_train, argc, argv, &o, &o.help, err) &&
-              (o.help || prepare_and_measure(&o, err));
+    bool ok = bench_options_read(&options_of_train, argc, argv, &o, &o.help, err);
+    if (o.offload_param > 0) {
+        o.config.offload_param = OFFLOAD_CPU;
+        o.config.param_buffers = o.offload_param;
+        o.config.zero_stage = 3;
+    }
+    ok = ok && (o.help || prepare_and_measure(&o, err));
     config_free(&o.config);
     return ok;
 }

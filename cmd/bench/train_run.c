@@ -33,11 +33,13 @@ struct train_method train_method_make(enum train_kind kind, const struct config 
     struct config own = *c;
     own.offload_optimizer = kind == TRAIN_OFFLOAD ? OFFLOAD_CPU : OFFLOAD_NONE;
     own.zenflow.enabled = kind >= TRAIN_BURST;
-    own.offload_param = kind != TRAIN_RESIDENT && c->param_buffers > 0 ? OFFLOAD_CPU : OFFLOAD_NONE;
+    if (kind == TRAIN_RESIDENT)
+        own.offload_param = OFFLOAD_NONE;
     own.zenflow.stagger = kind != TRAIN_BURST;
     if (kind == TRAIN_AUTO)
         own.zenflow.update_interval = CONFIG_AUTO;
-    return (struct train_method){kinds[kind].title, engine_settings(&own, NULL)};
+    return (struct train_method){kinds[kind].title, engine_settings(&own, NULL),
+                                 engine_value_slots(&own)};
 }
 
 /* Data. */
@@ -141,7 +143,7 @@ static struct gpt_size size_of(const struct train_job *job, const struct train_m
 {
     struct gpt_size size = {.max_tokens = job->n_seqs * job->data.max_length,
                             .max_seqs = job->n_seqs,
-                            .value_slots = method->engine.params_on_host ? job->value_slots : 0,
+                            .value_slots = method->value_slots,
                             .mode = job->recompute ? GPT_TRAIN_RECOMPUTE : GPT_TRAIN};
     gpt_size_for_step(job->device, &job->config, &size, job->micro_batches);
     return size;

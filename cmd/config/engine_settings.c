@@ -24,6 +24,12 @@ static void set_zenflow(struct engine_config *e, const struct config *c)
     e->reserved_cores = z->pt_reserved_cores_perc;
 }
 
+int engine_value_slots(const struct config *c)
+{
+    const bool fills = c->offload_param == OFFLOAD_CPU || (c->zero_stage == 3 && c->n_ranks > 1);
+    return fills ? c->param_buffers : 0;
+}
+
 struct engine_config engine_settings(const struct config *c, struct trace *trace)
 {
     struct engine_config e = {
@@ -40,6 +46,7 @@ struct engine_config engine_settings(const struct config *c, struct trace *trace
         .deferred_lr_scale = 1,
         .reserved_cores = c->zenflow.pt_reserved_cores_perc,
         .params_on_host = c->offload_param == OFFLOAD_CPU,
+        .params_divided = c->zero_stage == 3,
         .trace = trace,
     };
     if (c->zenflow.enabled)

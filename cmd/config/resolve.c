@@ -145,10 +145,9 @@ static bool resolve_parameters(const struct config *c, struct zf_error *err)
     if (offloads && c->zenflow.enabled && c->zenflow.topk_ratio == 1)
         return config_clash(c, device, err,
                             "with topk_ratio 1 the device updates all of them, and keeps them");
-    if (c->zero_stage == 3 && c->n_ranks > 1)
-        return config_clash(c, "zero_optimization.stage", err,
-                            "dividing parameters over %d ranks is not available: use stage 2",
-                            c->n_ranks);
+    if (c->zero_stage == 3 && c->n_ranks == 1 && !offloads)
+        log_warn("zero_optimization.stage 3 divides parameters over ranks: with one rank, and "
+                 "offload_param.device \"none\", it is stage 2");
     return true;
 }
 

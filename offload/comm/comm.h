@@ -68,8 +68,18 @@ void comm_device_reduce(struct comm *c, struct stream *s, float *data, size_t n,
 void comm_device_reduce_begin(struct comm *c);
 /* The reductions that were begun, all on this stream, are done in its order. */
 void comm_device_finish(struct comm *c, struct stream *s);
-/* In place: rank r's bytes lie at data + offset[r] and end at offset[r + 1]; all get all. */
-void comm_device_all_gather(struct comm *c, struct stream *s, void *data, const size_t *offset);
+/* An array that is divided over the ranks. */
+struct comm_share {
+    size_t at, bytes; /* one rank's: no other's begins there */
+};
+struct comm_shares {
+    void *data;
+    const void *own; /* where this rank's bytes come from; NULL: they are in their place */
+    const struct comm_share *shares; /* (ranks) */
+};
+/* All get all of n arrays, together. */
+void comm_device_all_gather(struct comm *c, struct stream *s, const struct comm_shares *arrays,
+                            int n);
 
 /* Whether all ranks succeeded. If any did not, every rank's err gets the sentence of the lowest
  * rank that failed, so that rank 0 can print it once and all can end with status 1. */

@@ -441,44 +441,95 @@ void comm_device_finish(struct comm *c, struct stream *s)
     }
 }
 
-static void broadcast(struct comm *c, struct stream *s, void *data, size_t bytes, int root)
+/* A rank's part of an array goes to all. own: where it comes from */
+static void broadcast(struct comm *c, struct stream *s, const void *own, void *data, size_t bytes,
+                      int root)
 {
     struct attached *a = c->attached;
-    if (bytes == 0)
+    const bool moves = root == c->rank && own != data;
+    if (a->transport == TRANSPORT_NCCL) {
+        check_nccl(
+            c, nccl_broadcast(a->nccl, s, root == c->rank ? own : data, data, bytes, root, &err));
         return;
-    switch (a->transport) {
-    case TRANSPORT_NONE:
-        break;
-    case TRANSPORT_MPI:
+    }
+    if (moves)
+        a->device->copy(s, data, own, bytes);
+    if (a->transport == TRANSPORT_MPI) {
         a->device->stream_wait(s);
         comm_broadcast(c, data, bytes, root);
-        break;
-    case TRANSPORT_STAGED:
+    } else {
         staged_broadcast(c, s, data, bytes, root);
-        break;
-    case TRANSPORT_NCCL:
-        close_group(c);
-        check_nccl(c, nccl_broadcast(a->nccl, s, data, bytes, root, &err));
-        break;
-    case TRANSPORT_PLANNED:
-        plan_exchange(a->device->plan, s, (double)bytes, 1);
     }
 }
 
-void comm_device_all_gather(struct comm *c, struct stream *s, void *data, const size_t *offset)
+/* Bytes of each rank where all have as many, one behind the other; else 0. */
+static size_t even_bytes(const struct comm *c, const struct comm_shares *array)
+{
+    const size_t bytes = array->shares[0].bytes;
+    for (int r = 0; r < c->size; r++)
+        if (array->shares[r].bytes != bytes || array->shares[r].at != (size_t)r * bytes)
+            return 0;
+    return bytes;
+}
+
+/* Where this rank's part comes from. */
+static const char *own_part(const struct comm *c, const struct comm_shares *array)
+{
+    return array->own ? array->own : (const char *)array->data + array->shares[c->rank].at;
+}
+
+static void gather(struct comm *c, struct stream *s, const struct comm_shares *array)
 {
     struct attached *a = c->attached;
-    bool group = a->transport == TRANSPORT_NCCL && offset[c->size] > offset[0];
-    if (a->transport == TRANSPORT_PLANNED) {
-        plan_ring(c, s, (double)(offset[c->size] - offset[0]), c->size);
+    const size_t even = even_bytes(c, array);
+    if (even > 0 && a->transport == TRANSPORT_NCCL) {
+        check_nccl(c, nccl_all_gather(a->nccl, s, own_part(c, array), array->data, even, &err));
         return;
     }
-    if (group) {
+    for (int r = 0; r < c->size; r++)
+        if (array->shares[r].bytes > 0)
+            broadcast(c, s, own_part(c, array), (char *)array->data + array->shares[r].at,
+                      array->shares[r].bytes, r);
+}
+
+/* What n arrays have for all ranks, and NCCL's calls for them. */
+struct gathering {
+    size_t bytes;
+    int calls;
+};
+
+static struct gathering count_gathering(const struct comm *c, const struct comm_shares *arrays,
+                                        int n)
+{
+    struct gathering g = {0};
+    for (int i = 0; i < n; i++) {
+        int parts = 0;
+        for (int r = 0; r < c->size; r++) {
+            g.bytes += arrays[i].shares[r].bytes;
+            parts += arrays[i].shares[r].bytes > 0;
+        }
+        g.calls += even_bytes(c, &arrays[i]) > 0 ? 1 : parts;
+    }
+    return g;
+}
+
+void comm_device_all_gather(struct comm *c, struct stream *s, const struct comm_shares *arrays,
+                            int n)
+{
+    struct attached *a = c->attached;
+    const struct gathering g = count_gathering(c, arrays, n);
+    if (a->transport == TRANSPORT_NONE || g.calls == 0)
+        return;
+    if (a->transport == TRANSPORT_PLANNED) {
+        plan_ring(c, s, (double)g.bytes, g.calls);
+        return;
+    }
+    if (a->transport == TRANSPORT_NCCL) {
         close_group(c);
         check_nccl(c, nccl_group_begin(a->nccl, &err));
     }
-    for (int r = 0; r < c->size; r++)
-        broadcast(c, s, (char *)data + offset[r], offset[r + 1] - offset[r], r);
-    if (group)
+    for (int i = 0; i < n; i++)
+        gather(c, s, &arrays[i]);
+    if (a->transport == TRANSPORT_NCCL)
         check_nccl(c, nccl_group_end(a->nccl, &err));
 }

@@ -42,7 +42,11 @@ bool nccl_all_reduce(struct nccl *n, struct stream *s, float *data, size_t count
                      struct zf_error *err);
 bool nccl_reduce(struct nccl *n, struct stream *s, float *data, size_t count, int root,
                  struct zf_error *err);
-bool nccl_broadcast(struct nccl *n, struct stream *s, void *data, size_t bytes, int root,
-                    struct zf_error *err);
+/* source: what the root sends; data: what all get */
+bool nccl_broadcast(struct nccl *n, struct stream *s, const void *source, void *data, size_t bytes,
+                    int root, struct zf_error *err);
+/* source: this rank's bytes; data: as many of each rank */
+bool nccl_all_gather(struct nccl *n, struct stream *s, const void *source, void *data, size_t bytes,
+                     struct zf_error *err);
 
 #endif

@@ -13,7 +13,7 @@
 void sharing_place(struct engine *e)
 {
     size_t largest = SHARED_BYTES;
-    if (e->ranks == 1)
+    if (!sharing_is_needed(e))
         return;
     for (int i = 0; i < e->n_matrices; i++) {
         size_t bytes = e->table->params[i].n_elements * dtype_size(e->dtype);
@@ -27,15 +27,15 @@ void sharing_place(struct engine *e)
 void sharing_create(struct engine *e)
 {
     e->sharing.updated = zf_calloc(e->n_channels, 1);
-    e->sharing.offset = zf_calloc((size_t)e->ranks + 1, sizeof *e->sharing.offset);
-    if (e->ranks > 1)
+    e->sharing.parts = zf_calloc((size_t)e->ranks, sizeof *e->sharing.parts);
+    if (sharing_is_needed(e))
         e->sharing.rows_host = zf_malloc(sizeof(int) * e->n_channels);
 }
 
 void sharing_release(struct engine *e)
 {
     free(e->sharing.updated);
-    free(e->sharing.offset);
+    free(e->sharing.parts);
     free(e->sharing.rows_host);
 }
 
@@ -52,7 +52,7 @@ static int find_runs(struct engine *e, int first, int last, struct shared_run *r
     int n_runs = 0, n_rows = 0;
     size_t at = 0;
     for (int r = 0; r < e->ranks; r++) {
-        e->sharing.offset[r] = at;
+        const size_t begin = at;
         for (int i = first; i < last; i++) {
             const struct matrix *m = &e->matrices[i];
             struct range owned = schedule_owned(i, m->param->rows, e->ranks, r);
@@ -65,8 +65,8 @@ static int find_runs(struct engine *e, int first, int last, struct shared_run *r
             if (run.n > 0)
                 runs[n_runs++] = run;
         }
+        e->sharing.parts[r] = (struct comm_share){begin, at - begin};
     }
-    e->sharing.offset[e->ranks] = at;
     return n_runs;
 }
 
@@ -94,10 +94,14 @@ static void share_matrices(struct engine *e, int first, int last)
     for (int i = 0; i < n_runs; i++)
         if (runs[i].rank == e->rank)
             copy_run(e, &runs[i], true);
-    comm_device_all_gather(e->comm, e->streams.reducing, e->sharing.memory, e->sharing.offset);
+    comm_device_all_gather(
+        e->comm, e->streams.reducing,
+        &(struct comm_shares){.data = e->sharing.memory, .shares = e->sharing.parts}, 1);
     for (int i = 0; i < n_runs; i++)
         if (runs[i].rank != e->rank)
             copy_run(e, &runs[i], false);
+    for (int r = 0; r < e->ranks; r++)
+        e->sharing.bytes_gathered += r == e->rank ? 0 : e->sharing.parts[r].bytes;
     free(runs);
 }
 
@@ -105,7 +109,7 @@ void sharing_exchange(struct engine *e)
 {
     size_t bytes = 0;
     int first = 0;
-    if (e->ranks == 1)
+    if (!sharing_is_needed(e))
         return;
     streams_follow(e, e->streams.reducing, e->device->compute);
     streams_follow(e, e->streams.reducing, e->streams.up);
@@ -123,4 +127,10 @@ void sharing_exchange(struct engine *e)
     plan_host_loop(e->device->plan, e->n_channels); /* find_runs */
     for (int layer = 0; layer < e->table->n_layers; layer++)
         streams_bring(e, layer, e->streams.reducing);
+}
+
+void sharing_report(struct engine *e, struct step_report *report)
+{
+    report->bytes_gathered += e->sharing.bytes_gathered;
+    e->sharing.bytes_gathered = 0;
 }

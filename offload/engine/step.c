@@ -145,8 +145,8 @@ static void use_gradient(struct engine *e, struct step_report *report)
 static void count_step(struct engine *e, struct step_report *report)
 {
     channels_count_updates(e);
-    plan_host_loop(e->device->plan, (size_t)e->list.n + (e->ranks > 1 ? e->n_channels : 0));
-    if (e->ranks > 1)
+    plan_host_loop(e->device->plan, (size_t)e->list.n + (sharing_is_needed(e) ? e->n_channels : 0));
+    if (sharing_is_needed(e))
         for (size_t c = 0; c < e->n_channels; c++)
             if (channel_has_slot(e->selection.place[c]))
                 sharing_note(e, c);
@@ -197,7 +197,8 @@ bool engine_end_step(struct engine *e, struct step_report *report, struct zf_err
     else
         update(e, report);
     windows_end_staging(e);
-    report->bytes_up += parameters_take_bytes(e);
+    sharing_report(e, report);
+    parameters_report(e, report);
     report->update_interval = e->windows.interval;
     report_host_time(e, report);
     return e->skipped_in_a_row < SKIPPED_IN_A_ROW_LIMIT ||

@@ -247,6 +247,37 @@ static void what_else_goes_to_the_host(void **state)
     config_free(&config);
 }
 
+/* Of two ranks, parameters may be divided over them: what that saves, and slots for fewer blocks.
+ * Embeddings are whole in their slot, and a half of them besides. */
+static void parameters_are_divided_over_ranks(void **state)
+{
+    (void)state;
+    const char *const offload[] = {"--zero_optimization.stage", "2",
+                                   "--zero_optimization.offload_optimizer.device", "cpu", NULL};
+    struct comm *alone = run.comm;
+    make_run(offload);
+    run.model_config.n_layer = 40;
+    assert_false(plan(1));
+    assert_null(strstr(err.text, "zero_optimization.stage"));
+    run.comm = comm_create_planned(2, 1);
+    config.n_ranks = 2;
+    assert_false(plan(1));
+    const double divided = saving("zero_optimization.stage 3");
+    assert_works(plan((size_t)1 << 30), err);
+    const double total = row("total"), parameters = row("parameters");
+    config.zero_stage = 3;
+    assert_works(plan((size_t)1 << 30), err);
+    assert_int_equal(run.size.value_slots, 2);
+    assert_true(divided > 1 && fabs(total - row("total") - divided) < 0.2);
+    assert_true(row("parameters") < parameters);
+    assert_false(plan(1));
+    assert_null(strstr(err.text, "zero_optimization.stage 3"));
+    saving("offload_param.buffer_count 1");
+    comm_destroy(run.comm);
+    run.comm = alone;
+    config_free(&config);
+}
+
 /* It is taken as it is needed, so what is more than there is free now is no fault. */
 static void the_cpu_devices_memory_is_the_hosts(void **state)
 {
@@ -307,6 +338,7 @@ int main(void)
         cmocka_unit_test(names_the_batch_that_is_largest),
         cmocka_unit_test(windows_go_to_the_host_where_they_must),
         cmocka_unit_test(what_else_goes_to_the_host),
+        cmocka_unit_test(parameters_are_divided_over_ranks),
         cmocka_unit_test(the_cpu_devices_memory_is_the_hosts),
         cmocka_unit_test(nccl_is_allowed_memory),
     };
