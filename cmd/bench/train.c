@@ -153,6 +153,7 @@ static json_t *describe_result(const struct table *t, const struct train_result 
         {"bytes_down", r->down},
         {"bytes_up", r->up},
         {"bytes_moved", r->moved},
+        {"bytes_gathered", r->gathered},
         {"link_model_sizes", (r->down + r->up) / t->model_size},
         {"host_bytes", (double)r->memory.host},
         {"host_parameters", (double)r->memory.host_elements},

@@ -179,6 +179,7 @@ static void add_report(struct train_result *r, const struct step_report *report,
     r->down += (double)report->bytes_down / steps;
     r->up += (double)report->bytes_up / steps;
     r->moved += (double)report->bytes_moved / steps;
+    r->gathered += (double)report->bytes_gathered / steps;
     r->interval = report->update_interval;
 }
 

@@ -47,6 +47,7 @@ struct train_result {
     double stall;           /* share of the counted time that the device waited for the host */
     double down, up, moved; /* bytes a step between device and host; moved: of channels that changed
                                sides, both ways */
+    double gathered;        /* bytes a step of other ranks' parameters */
     double tokens, flops;   /* of a step, the mean */
     struct plan_report *planned; /* of a device that only counts; else NULL */
     struct memory_use use;       /* of device memory */

@@ -186,7 +186,7 @@ const struct config_key config_table[] = {
     {DS_CHOICE(ZERO "offload_param.device", offload_param, "none|cpu", "none",
                "cpu: blocks' parameters too, with stage 3; they come when they are needed")},
     {DS_NUMBER(CONFIG_INT, ZERO "offload_param.buffer_count", param_buffers, "2", 1, INT_MAX,
-               "blocks whose parameters a device has room for, with that or stage 3 of ranks")},
+               "blocks that a device then has room for; in stage 3 of several ranks too")},
     {DS_BOOL(ZENF "enabled", zenflow.enabled, "false", "true also where the block has any key")},
     {DS_NUMBER(CONFIG_REAL, ZENF "topk_ratio", zenflow.topk_ratio, "0.1", 0, 1,
                "share of each matrix's channels that the device updates in every step")},

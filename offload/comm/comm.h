@@ -61,13 +61,6 @@ const char *comm_device_transport(const struct comm *c);
 size_t comm_device_allowance(const struct comm *c);
 
 void comm_device_all_reduce(struct comm *c, struct stream *s, float *data, size_t n); /* in place */
-/* Asks for a sum of n floats of all ranks, in place on rank `root`; elsewhere nobody knows what
- * they are afterwards. They stay untouched until comm_device_finish. */
-void comm_device_reduce(struct comm *c, struct stream *s, float *data, size_t n, int root);
-/* What has been asked for begins at the latest now, together. */
-void comm_device_reduce_begin(struct comm *c);
-/* The reductions that were begun, all on this stream, are done in its order. */
-void comm_device_finish(struct comm *c, struct stream *s);
 /* An array that is divided over the ranks. */
 struct comm_share {
     size_t at, bytes; /* one rank's: no other's begins there */
@@ -80,6 +73,12 @@ struct comm_shares {
 /* All get all of n arrays, together. */
 void comm_device_all_gather(struct comm *c, struct stream *s, const struct comm_shares *arrays,
                             int n);
+/* Begins to sum n arrays of floats over all ranks, together: each rank gets the sums of its share,
+ * in place (`own` is not read); nobody knows what the rest is afterwards. They stay untouched until
+ * comm_device_finish. */
+void comm_device_reduce(struct comm *c, struct stream *s, const struct comm_shares *arrays, int n);
+/* The sums that were begun, all on this stream, are there in its order. */
+void comm_device_finish(struct comm *c, struct stream *s);
 
 /* Whether all ranks succeeded. If any did not, every rank's err gets the sentence of the lowest
  * rank that failed, so that rank 0 can print it once and all can end with status 1. */

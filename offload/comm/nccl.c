@@ -26,6 +26,7 @@ ABSENT(nccl_group_begin, struct nccl *n)
 ABSENT(nccl_group_end, struct nccl *n)
 ABSENT(nccl_all_reduce, struct nccl *n, struct stream *s, float *data, size_t count)
 ABSENT(nccl_reduce, struct nccl *n, struct stream *s, float *data, size_t count, int root)
+ABSENT(nccl_reduce_scatter, struct nccl *n, struct stream *s, float *data, size_t count, int rank)
 ABSENT(nccl_broadcast, struct nccl *n, struct stream *s, const void *source, void *data,
        size_t bytes, int root)
 ABSENT(nccl_all_gather, struct nccl *n, struct stream *s, const void *source, void *data,
@@ -63,7 +64,8 @@ void nccl_close(struct nccl *n)
     X(AllReduce)                                                                                   \
     X(Reduce)                                                                                      \
     X(Broadcast)                                                                                   \
-    X(AllGather)
+    X(AllGather)                                                                                   \
+    X(ReduceScatter)
 
 struct nccl {
     ncclComm_t comm;      /* or NULL */
@@ -234,6 +236,14 @@ bool nccl_reduce(struct nccl *n, struct stream *s, float *data, size_t count, in
 {
     ncclResult_t code = CALL(n, Reduce, data, data, count, ncclFloat32, ncclSum, root, n->comm,
                              (cudaStream_t)device_cuda_stream(s));
+    return settle_operation(n, code, "a reduction", err);
+}
+
+bool nccl_reduce_scatter(struct nccl *n, struct stream *s, float *data, size_t count, int rank,
+                         struct zf_error *err)
+{
+    ncclResult_t code = CALL(n, ReduceScatter, data, data + (size_t)rank * count, count,
+                             ncclFloat32, ncclSum, n->comm, (cudaStream_t)device_cuda_stream(s));
     return settle_operation(n, code, "a reduction", err);
 }
 

@@ -44,6 +44,12 @@ struct slots {
     struct state_arrays state; /* (capacity, cols) each */
 };
 
+/* An array of each matrix's, of which each rank has the rows of its own channels. */
+struct divided {
+    struct comm_shares *arrays; /* (n_matrices) */
+    struct comm_share *shares;  /* (n_matrices, ranks) theirs */
+};
+
 /* Parameters that do not live where the model reads them, but come into slots. */
 struct parameters {
     int *holds;            /* (n_slots) the layer whose parameters a slot has, or -1 */
@@ -52,8 +58,7 @@ struct parameters {
     int n_slots;
     int last, direction; /* the layer that a pass came to last; and whether it goes up or down */
     size_t bytes_up, bytes_gathered; /* that have come since they were asked for */
-    struct comm_shares *shares;      /* (n_matrices) each in its slot, or NULL: not divided */
-    struct comm_share *parts;        /* (n_matrices, ranks) theirs */
+    struct divided slots;            /* what slots hold */
 };
 
 /* Channels that AdamW is about to update on the device, matrix by matrix. */
@@ -166,6 +171,7 @@ struct norms {
     float *squared_host;               /* update_interval 0: the same, in memory of allocate_host */
     struct norm_summary *summary;      /* (2) device: of this step; of a choice that is looked at */
     struct norm_summary *summary_host; /* of this step, in memory of allocate_host */
+    struct divided gradients;          /* in their slots */
     int reducing;                      /* the layer that is on its way to its owners, or -1 */
 };
 
@@ -426,6 +432,10 @@ void channels_count_updates(struct engine *e);
 void channels_update_important(struct engine *e, struct step_report *report);
 
 /* sharing.c */
+
+/* Elements have so many bytes. The caller says where arrays lie, if there are several ranks. */
+void sharing_divide(const struct engine *e, struct divided *d, size_t bytes);
+void sharing_free(struct divided *d);
 
 /* Whether each rank has all parameters: then those that change are sent. */
 static inline bool sharing_is_needed(const struct engine *e)

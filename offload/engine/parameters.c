@@ -56,26 +56,15 @@ void parameters_take(struct engine *e, const struct matrix *m, size_t first, siz
 
 /* ---- making ---- */
 
-/* Each matrix in its slot, of which ranks own ranges of rows. */
-static void describe_shares(struct engine *e)
+static void describe_slots(struct engine *e)
 {
-    struct parameters *p = &e->parameters;
-    const size_t size = dtype_size(e->dtype), ranks = (size_t)e->ranks;
-    p->shares = zf_calloc((size_t)e->n_matrices, sizeof *p->shares);
-    p->parts = zf_calloc((size_t)e->n_matrices * ranks, sizeof *p->parts);
+    struct divided *slots = &e->parameters.slots;
+    const size_t size = dtype_size(e->dtype);
+    sharing_divide(e, slots, size);
     for (int i = 0; i < e->n_matrices; i++) {
         const struct matrix *m = &e->matrices[i];
-        const size_t row = (size_t)m->cols * size;
-        struct comm_share *parts = p->parts + (size_t)i * ranks;
-        for (int r = 0; r < e->ranks; r++) {
-            const struct range owned = schedule_owned(i, m->param->rows, e->ranks, r);
-            parts[r] = (struct comm_share){.at = (size_t)owned.first * row,
-                                           .bytes = (size_t)(owned.last - owned.first) * row};
-        }
-        p->shares[i] =
-            (struct comm_shares){.data = (char *)e->params + m->param->value_offset * size,
-                                 .own = has_home(e, m) ? m->values : NULL,
-                                 .shares = parts};
+        slots->arrays[i].data = (char *)e->params + m->param->value_offset * size;
+        slots->arrays[i].own = has_home(e, m) ? m->values : NULL;
     }
 }
 
@@ -89,7 +78,7 @@ void parameters_create(struct engine *e)
     for (int i = 0; i < p->n_slots; i++)
         p->left[i] = e->device->event_create();
     if (divides(e))
-        describe_shares(e);
+        describe_slots(e);
     parameters_forget(e);
 }
 
@@ -101,8 +90,7 @@ void parameters_release(struct engine *e)
     e->device->event_destroy(p->changed);
     free(p->holds);
     free(p->left);
-    free(p->shares);
-    free(p->parts);
+    sharing_free(&p->slots);
 }
 
 /* ---- coming ---- */
@@ -168,7 +156,7 @@ static void gather_layer(struct engine *e, int layer)
     e->device->event_order(e->streams.gathering, p->changed);
     e->device->event_order(e->streams.gathering, p->left[slot_of(e, layer)]);
     e->device->event_order(e->streams.gathering, e->streams.arrived[layer]);
-    comm_device_all_gather(e->comm, e->streams.gathering, p->shares + first, last - first);
+    comm_device_all_gather(e->comm, e->streams.gathering, p->slots.arrays + first, last - first);
     for (int i = first; i < last; i++)
         p->bytes_gathered += (e->matrices[i].param->n_elements - owned_elements(&e->matrices[i])) *
                              dtype_size(e->dtype);

@@ -1,11 +1,34 @@
-/* Several ranks: parameters that changed go from their owners to the others, a few matrices at a
- * time. */
+/* Several ranks: who has which part of a matrix's array; and parameters that changed, which go from
+ * their owners to the others, a few matrices at a time. */
 #include "offload/engine/internal.h"
 
 #include "data/alloc.h"
 
 #include <stdlib.h>
 #include <string.h>
+
+void sharing_divide(const struct engine *e, struct divided *d, size_t bytes)
+{
+    const size_t n = (size_t)e->n_matrices, ranks = (size_t)e->ranks;
+    d->arrays = zf_calloc(n, sizeof *d->arrays);
+    d->shares = zf_calloc(n * ranks, sizeof *d->shares);
+    for (size_t i = 0; i < n; i++) {
+        const struct matrix *m = &e->matrices[i];
+        const size_t row = (size_t)m->cols * bytes;
+        d->arrays[i].shares = d->shares + i * ranks;
+        for (int r = 0; r < e->ranks; r++) {
+            const struct range owned = schedule_owned(m->index, m->param->rows, e->ranks, r);
+            d->shares[i * ranks + (size_t)r] = (struct comm_share){
+                (size_t)owned.first * row, (size_t)(owned.last - owned.first) * row};
+        }
+    }
+}
+
+void sharing_free(struct divided *d)
+{
+    free(d->arrays);
+    free(d->shares);
+}
 
 /* Least size of the buffer that they go through. */
 #define SHARED_BYTES ((size_t)4 << 20)
@@ -105,6 +128,17 @@ static void share_matrices(struct engine *e, int first, int last)
     free(runs);
 }
 
+/* Matrices [first, last), once what has come up of their layers is there. */
+static void exchange_matrices(struct engine *e, int first, int last)
+{
+    const int from = e->matrices[first].param->layer, to = e->matrices[last - 1].param->layer;
+    for (int layer = from; layer <= to; layer++)
+        e->device->event_order(e->streams.reducing, e->streams.arrived[layer]);
+    share_matrices(e, first, last);
+    for (int layer = from; layer <= to; layer++)
+        streams_bring(e, layer, e->streams.reducing);
+}
+
 void sharing_exchange(struct engine *e)
 {
     size_t bytes = 0;
@@ -112,21 +146,18 @@ void sharing_exchange(struct engine *e)
     if (!sharing_is_needed(e))
         return;
     streams_follow(e, e->streams.reducing, e->device->compute);
-    streams_follow(e, e->streams.reducing, e->streams.up);
     for (int i = 0; i < e->n_matrices; i++) {
         size_t here = e->table->params[i].n_elements * dtype_size(e->dtype);
         if (bytes + here > e->sharing.bytes) {
-            share_matrices(e, first, i);
+            exchange_matrices(e, first, i);
             first = i;
             bytes = 0;
         }
         bytes += here;
     }
-    share_matrices(e, first, e->n_matrices);
+    exchange_matrices(e, first, e->n_matrices);
     memset(e->sharing.updated, 0, e->n_channels);
     plan_host_loop(e->device->plan, e->n_channels); /* find_runs */
-    for (int layer = 0; layer < e->table->n_layers; layer++)
-        streams_bring(e, layer, e->streams.reducing);
 }
 
 void sharing_report(struct engine *e, struct step_report *report)

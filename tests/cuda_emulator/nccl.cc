@@ -31,7 +31,7 @@ struct ncclComm {
     std::atomic<bool> fault; /* read by other threads */
 };
 
-enum kind { ALL_REDUCE, REDUCE, BROADCAST, ALL_GATHER };
+enum kind { ALL_REDUCE, REDUCE, BROADCAST, ALL_GATHER, REDUCE_SCATTER };
 
 struct collective {
     enum kind kind;
@@ -52,12 +52,14 @@ struct collective {
     }
     size_t result_bytes(const ncclComm *c) const
     {
-        return kind == ALL_GATHER ? bytes * (size_t)c->size : bytes;
+        return kind == ALL_GATHER       ? bytes * (size_t)c->size
+               : kind == REDUCE_SCATTER ? bytes / (size_t)c->size
+                                        : bytes;
     }
-    /* Whether what it reads is a part of what it writes. */
+    /* Whether what it reads is a part of what it writes, or the other way round. */
     bool in_place(const ncclComm *c) const
     {
-        return data >= result && data < result + result_bytes(c);
+        return data < result + result_bytes(c) && result < data + bytes;
     }
 };
 
@@ -112,6 +114,10 @@ static MPI_Request begin_collective(collective &c, ncclComm_t comm)
     case ALL_GATHER:
         check_mpi(MPI_Iallgather(c.sent.data(), (int)c.bytes, MPI_BYTE, c.received.data(),
                                  (int)c.bytes, MPI_BYTE, comm->mpi, &request));
+        break;
+    case REDUCE_SCATTER:
+        check_mpi(MPI_Ireduce_scatter_block(c.sent.data(), c.received.data(), floats / comm->size,
+                                            MPI_FLOAT, MPI_SUM, comm->mpi, &request));
     }
     return request;
 }
@@ -242,15 +248,37 @@ ncclResult_t ncclBroadcast(const void *data, void *result, size_t count, ncclDat
                {BROADCAST, (const char *)data, (char *)result, size_of(count, type), root, {}, {}});
 }
 
+/* part: of `whole`, which has as much of each rank; they are apart, or the part is this rank's. */
+static void check_parts(const char *part, const char *whole, size_t bytes, ncclComm_t comm)
+{
+    if (part + bytes > whole && part < whole + bytes * (size_t)comm->size &&
+        part != whole + (size_t)comm->rank * bytes)
+        emulator_fault("an NCCL operation is in place, but a rank's part is not in its place");
+}
+
 ncclResult_t ncclAllGather(const void *data, void *result, size_t count, ncclDataType_t type,
                            ncclComm_t comm, cudaStream_t stream)
 {
     const size_t bytes = size_of(count, type);
-    const char *own = (const char *)result + (size_t)comm->rank * bytes;
-    if ((const char *)data + bytes > (const char *)result &&
-        (const char *)data < (const char *)result + bytes * (size_t)comm->size && data != own)
-        emulator_fault("the data of an NCCL all-gather lie in its result, but not in their place");
+    check_parts((const char *)data, (const char *)result, bytes, comm);
     return add(comm, stream, {ALL_GATHER, (const char *)data, (char *)result, bytes, 0, {}, {}});
+}
+
+ncclResult_t ncclReduceScatter(const void *data, void *result, size_t count, ncclDataType_t type,
+                               ncclRedOp_t, ncclComm_t comm, cudaStream_t stream)
+{
+    const size_t bytes = size_of(count, type);
+    if (type != ncclFloat32)
+        return ncclInvalidArgument;
+    check_parts((const char *)result, (const char *)data, bytes, comm);
+    return add(comm, stream,
+               {REDUCE_SCATTER,
+                (const char *)data,
+                (char *)result,
+                bytes * (size_t)comm->size,
+                0,
+                {},
+                {}});
 }
 
 /* ---- communicators ---- */

@@ -123,8 +123,8 @@ static void create(struct problem *p, unsigned seed, const struct engine_config 
 {
     struct zf_error err;
     struct engine_config used = *config;
-    if (emulator_seed) /* every problem sees another order of the streams' work */
-        emulator_seed(++emulator_orders);
+    if (emulator_seed) /* every problem and rank sees another order of the streams' work */
+        emulator_seed(64 * ++emulator_orders + (uint32_t)comm_rank(p->comm));
     size_t n = p->table.n_elements;
     p->params = zf_malloc_aligned(sizeof(float) * n);
     p->grads = zf_malloc_aligned(sizeof(float) * n);
