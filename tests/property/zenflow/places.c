@@ -89,11 +89,13 @@ static struct place place(int i)
     return p;
 }
 
-/* What can be divided: over one rank and on the device it is not. */
+/* Over one rank and on the device nothing is divided. Several ranks, which take longer, try each
+ * number of gradients' slots with a third of the other places. */
 static bool is_a_place(int i)
 {
-    return comm_size(places_comm) > 1 || params_places[params_place(i)].on_host ||
-           !params_places[params_place(i)].divided;
+    if (comm_size(places_comm) > 1)
+        return i / (4 * PARAMS_PLACES) == (i + params_place(i)) % 3;
+    return params_places[params_place(i)].on_host || !params_places[params_place(i)].divided;
 }
 
 /* Whether ranks keep their own channels' parameters alone. */
