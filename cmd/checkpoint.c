@@ -20,6 +20,8 @@ bool checkpoint_export(struct run *run, const char *directory, struct zf_error *
         ok = gpt_save(run->model, directory, run->task->n_labels > 1 ? run->task->labels : NULL,
                       err) &&
              tokenizer_save(run->tokenizer, directory, err);
+    else
+        gpt_pass_by(run->model);
     return comm_all_ok(run->comm, ok, err);
 }
 

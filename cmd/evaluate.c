@@ -22,38 +22,50 @@ static float answer(const float *logits, int n_labels)
 }
 
 struct outcome {
-    double loss;        /* the items' mean */
+    double loss;        /* the items' mean; until all are there, their sum */
+    double items;       /* that have a loss */
     double bad_logits;  /* how many are not finite */
     float *predictions; /* (n_sequences), NULL for language modelling */
 };
 
-/* Each rank takes every size-th batch; predictions meet in one sum, where all others are zero. */
+/* A batch of a split, from this sequence on: adds to what there is of the others'. logits: room for
+ * those of a batch */
+static void visit_batch(struct run *run, const struct dataset *set, int first, float *logits,
+                        struct outcome *o)
+{
+    const int n_labels = run->task->n_labels, most = run->config->per_device_eval_batch_size;
+    const int count = set->n_sequences - first < most ? set->n_sequences - first : most;
+    batch_fill(run->batches, set, run->eval_order + first, count, first, n_labels);
+    o->loss += gpt_evaluate(run->model, run->batches, n_labels ? logits : NULL);
+    o->items += run->batches->n_items;
+    for (int i = 0; i < count * n_labels; i++)
+        o->bad_logits += !isfinite(logits[i]);
+    for (int i = 0; i < count && n_labels > 0; i++)
+        o->predictions[first + i] = answer(logits + (size_t)i * (size_t)n_labels, n_labels);
+}
+
+/* Each rank takes every size-th batch, and in the last round perhaps none; predictions meet in one
+ * sum, where all others are zero. */
 static struct outcome visit(struct run *run, const struct eval_split *split, const char *name)
 {
-    const struct dataset *set = &split->set;
-    int n_labels = run->task->n_labels, n = set->n_sequences;
-    int step = run->config->per_device_eval_batch_size;
+    const int n_labels = run->task->n_labels, n = split->set.n_sequences;
+    const int step = run->config->per_device_eval_batch_size, size = comm_size(run->comm);
     struct outcome o = {.predictions = n_labels ? zf_calloc((size_t)n, sizeof(float)) : NULL};
-    double loss_sum = 0, n_items = 0;
     float *logits = zf_malloc(sizeof(float) * (size_t)step * GLUE_MAX_LABELS);
     trace_begin(run->trace, TRACE_HOST, name);
     trace_begin(run->trace, TRACE_DEVICE, name);
-    for (int first = comm_rank(run->comm) * step; first < n; first += step * comm_size(run->comm)) {
-        int count = n - first < step ? n - first : step;
-        batch_fill(run->batches, set, run->eval_order + first, count, first, n_labels);
-        loss_sum += gpt_evaluate(run->model, run->batches, n_labels ? logits : NULL);
-        n_items += run->batches->n_items;
-        for (int i = 0; i < count * n_labels; i++)
-            o.bad_logits += !isfinite(logits[i]);
-        if (n_labels > 0)
-            for (int i = 0; i < count; i++)
-                o.predictions[first + i] = answer(logits + (size_t)i * (size_t)n_labels, n_labels);
+    for (int begin = 0; begin < n; begin += step * size) {
+        const int first = begin + comm_rank(run->comm) * step;
+        if (first < n)
+            visit_batch(run, &split->set, first, logits, &o);
+        else
+            gpt_pass_by(run->model);
     }
     trace_end(run->trace, TRACE_DEVICE, 0);
     free(logits);
-    comm_all_reduce_f64(run->comm, &loss_sum, 1);
-    comm_all_reduce_f64(run->comm, &n_items, 1);
-    o.loss = n_items > 0 ? loss_sum / n_items : 0;
+    comm_all_reduce_f64(run->comm, &o.loss, 1);
+    comm_all_reduce_f64(run->comm, &o.items, 1);
+    o.loss = o.items > 0 ? o.loss / o.items : 0;
     comm_all_reduce_f64(run->comm, &o.bad_logits, 1);
     if (o.predictions)
         comm_all_reduce_f32(run->comm, o.predictions, (size_t)n);

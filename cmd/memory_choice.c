@@ -1,5 +1,6 @@
 #include "cmd/memory_choice.h"
 
+#include "cmd/config/engine_settings.h"
 #include "cmd/config/table.h"
 
 #include <math.h>
@@ -122,12 +123,14 @@ static void name_important(const struct config *c, char *text, size_t size)
 
 static bool leaves_slots(const struct config *c)
 {
-    return c->offload_param != OFFLOAD_NONE && c->param_buffers == CONFIG_AUTO;
+    return (c->offload_param != OFFLOAD_NONE || engine_divides_parameters(c)) &&
+           c->param_buffers == CONFIG_AUTO;
 }
 
 static bool halve_slots(struct config *c)
 {
-    const bool can = c->do_train && config_can_offload_parameters(c) && c->param_buffers > 1;
+    const bool can = c->do_train && c->param_buffers > 1 &&
+                     (config_can_offload_parameters(c) || engine_divides_parameters(c));
     c->param_buffers /= can ? 2 : 1;
     return can;
 }
@@ -140,6 +143,18 @@ static void name_slots(const struct config *c, char *text, size_t size)
 static bool leaves_parameters(const struct config *c)
 {
     return c->offload_param == OFFLOAD_AUTO;
+}
+
+static bool divide_parameters(struct config *c)
+{
+    const bool can = c->do_train && c->n_ranks > 1 && c->zero_stage != 3;
+    c->zero_stage = 3;
+    return can;
+}
+
+static void name_division(const struct config *c, char *text, size_t size)
+{
+    snprintf(text, size, ZERO "stage %d", c->zero_stage);
 }
 
 static bool offload_parameters(struct config *c)
@@ -205,6 +220,7 @@ static const struct change {
     {leaves_micro_batch, divide_batch, name_micro_batch, FULL_TOKENS, false, {MICRO, STEPS}},
     {leaves_recomputation, recompute, name_recomputation, 0, false, {"gradient_checkpointing"}},
     {leaves_windows, gather_on_host, name_windows, 0, true, {ZENF "accumulate"}},
+    {never, divide_parameters, name_division, 0, false, {NULL}},
     {leaves_parameters, offload_parameters, name_parameters, 0, true, {OFFLOAD_PARAM "device"}},
     {leaves_important, offload_important, name_important, 0, true, {ZENF "offload"}},
     {leaves_slots, halve_slots, name_slots, 0, true, {OFFLOAD_PARAM "buffer_count"}},
@@ -381,7 +397,7 @@ void memory_choose(const struct memory_job *job, struct config *c, size_t availa
     for (int i = 0; fits && i < N_CHANGES; i++)
         if (is_told(&k, i))
             tell(job, &k, i, &from, c, available, told, size);
-    if (fits && slots && c->offload_param == OFFLOAD_CPU)
+    if (fits && slots && engine_value_slots(c) > 0)
         fill_with_slots(job, c, available, told, size);
 }
 

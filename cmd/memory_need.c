@@ -17,7 +17,7 @@ struct gpt_size memory_model_size(const struct config *c, int longest)
 struct gpt_size memory_step_size(const struct memory_job *job, const struct config *c)
 {
     struct gpt_size size = memory_model_size(c, job->longest);
-    size.value_slots = c->do_train && c->offload_param == OFFLOAD_CPU ? c->param_buffers : 0;
+    size.value_slots = c->do_train ? engine_value_slots(c) : 0;
     gpt_size_for_step(job->device, job->model, &size,
                       c->do_train ? c->gradient_accumulation_steps : 1);
     return size;

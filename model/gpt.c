@@ -642,6 +642,18 @@ double gpt_evaluate(struct gpt *model, const struct batch *batch, float *logits)
     return model->losses_host[GPT_LOSS_EVALUATE];
 }
 
+void gpt_pass_by(struct gpt *model)
+{
+    const struct pass p = {.m = model};
+    const int head = model->config.n_layer + 1;
+    for (int layer = 0; layer <= head; layer++) {
+        before_layer(&p, layer);
+        if (layer > 0)
+            after_layer(&p, layer);
+    }
+    after_layer(&p, 0);
+}
+
 void gpt_train(struct gpt *model, const struct batch *batches, int n, const struct gpt_step *step)
 {
     const int last = model->config.n_layer + 1;

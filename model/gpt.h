@@ -136,7 +136,8 @@ bool gpt_load_weights_without_head(struct gpt *model, const char *directory, uin
 bool gpt_check_weights(const struct gpt *model, const char *directory, bool with_head,
                        struct zf_error *err);
 /* Writes DIR/model.safetensors (fp32) and DIR/config.json, for Transformers. labels: as in
- * gpt_config_save. Fails, and leaves the folder as it was, where a value is not finite. */
+ * gpt_config_save. Fails, and leaves the folder as it was, where a value is not finite. Hooks are
+ * called as in gpt_evaluate, even then. */
 bool gpt_save(struct gpt *model, const char *directory, const char *const *labels,
               struct zf_error *err);
 
@@ -155,6 +156,9 @@ struct gpt_hooks {
 
 /* From now on, and in every pass. hooks: copied, or NULL: none */
 void gpt_set_hooks(struct gpt *model, const struct gpt_hooks *hooks);
+/* Calls them as gpt_evaluate does, and computes nothing: what a rank does while another evaluates
+ * or saves, if it has parameters that the other needs. */
+void gpt_pass_by(struct gpt *model);
 
 /* Evaluation: logits: (n_seqs, num_labels) in host memory, or NULL; never for language modelling.
  * Returns the sum of the items' losses: 0 where the batch has neither targets nor scores, or all

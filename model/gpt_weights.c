@@ -582,47 +582,65 @@ static bool save_param(const struct staging *s, struct safetensors_writer *w,
     return finite;
 }
 
-/* Whose parameters are about to be read, and have been. */
-static void begin_layer(const struct gpt *m, int layer)
+/* A model on its way into a file. */
+struct saving {
+    struct staging staging;
+    struct safetensors_writer *writer;
+    const char *path;
+    struct pieces pieces;
+    int next;      /* piece that is to be written */
+    float *buffer; /* (GPT_STAGE_ELEMENTS) */
+};
+
+static bool save_layer(struct saving *s, int layer, struct zf_error *err)
 {
-    if (m->hooks.before_layer)
-        m->hooks.before_layer(m->hooks.context, layer);
+    for (int n; s->next < s->pieces.n && s->pieces.list[s->next].param->layer == layer;
+         s->next += n) {
+        const struct piece *piece = &s->pieces.list[s->next];
+        n = count_pieces(&s->pieces, s->next);
+        if (!save_param(&s->staging, s->writer, piece, n, s->buffer))
+            return zf_fail(err, "%s is not written: %s has values that are not finite", s->path,
+                           piece->param->name);
+    }
+    return true;
 }
 
-static void end_layer(const struct gpt *m, int layer)
+/* All layers, as a pass comes to them; after a fault nothing more is written. */
+static bool save_layers(struct saving *s, struct zf_error *err)
 {
-    if (m->hooks.after_layer)
-        m->hooks.after_layer(m->hooks.context, layer);
+    const struct gpt *m = s->staging.model;
+    const struct gpt_hooks *hooks = &m->hooks;
+    bool ok = true;
+    for (int layer = 0; layer <= m->config.n_layer + 1; layer++) {
+        if (hooks->before_layer)
+            hooks->before_layer(hooks->context, layer);
+        ok = ok && save_layer(s, layer, err);
+        if (hooks->after_layer && layer > 0)
+            hooks->after_layer(hooks->context, layer);
+    }
+    if (hooks->after_layer)
+        hooks->after_layer(hooks->context, 0);
+    return ok;
 }
 
 static bool save_weights(struct gpt *model, const char *path, struct zf_error *err)
 {
-    struct safetensors_writer *w = safetensors_write_begin(path, err);
-    if (!w)
+    struct saving s = {.path = path, .writer = safetensors_write_begin(path, err)};
+    if (!s.writer) {
+        gpt_pass_by(model);
         return false;
-    const struct pieces pieces = list_pieces(model);
-    safetensors_write_metadata(w, "format", "pt");
-    for (int i = 0; i < pieces.n; i++)
-        declare_piece(w, &pieces.list[i]);
-    struct staging s = staging_begin(model);
-    float *buffer = zf_malloc(GPT_STAGE_ELEMENTS * sizeof *buffer);
-    bool ok = true;
-    for (int i = 0, n; ok && i < pieces.n; i += n) {
-        const struct piece *piece = &pieces.list[i];
-        const int layer = piece->param->layer;
-        n = count_pieces(&pieces, i);
-        if (i == 0 || piece[-1].param->layer != layer)
-            begin_layer(model, layer);
-        ok = save_param(&s, w, piece, n, buffer) ||
-             zf_fail(err, "%s is not written: %s has values that are not finite", path,
-                     piece->param->name);
-        if (!ok || i + n == pieces.n || piece[n].param->layer != layer)
-            end_layer(model, layer);
     }
-    free(buffer);
-    free(pieces.list);
-    staging_end(&s);
-    return safetensors_write_end(w, ok, err) && ok;
+    s.pieces = list_pieces(model);
+    safetensors_write_metadata(s.writer, "format", "pt");
+    for (int i = 0; i < s.pieces.n; i++)
+        declare_piece(s.writer, &s.pieces.list[i]);
+    s.staging = staging_begin(model);
+    s.buffer = zf_malloc(GPT_STAGE_ELEMENTS * sizeof *s.buffer);
+    const bool ok = save_layers(&s, err);
+    free(s.buffer);
+    free(s.pieces.list);
+    staging_end(&s.staging);
+    return safetensors_write_end(s.writer, ok, err) && ok;
 }
 
 bool gpt_save(struct gpt *model, const char *directory, const char *const *labels,

@@ -11,7 +11,7 @@ struct step_report;
 struct telemetry {
     int steps;
     double step_seconds, stall_seconds, host_seconds;
-    double bytes_down, bytes_up, bytes_moved;
+    double bytes_down, bytes_up, bytes_moved, bytes_gathered;
     double important_share;
     int staleness, update_interval, selections;
 };
@@ -20,8 +20,9 @@ void telemetry_add(struct telemetry *t, const struct step_report *report, double
 /* The share of the time that the device waited for the host, 0 to 1. */
 double telemetry_stall(const struct telemetry *t);
 /* Adds, per step: stall_seconds, host_seconds, bytes_down, bytes_up, bytes_moved, link_model_sizes
- * (both ways, in units of the model's bf16 size), important_share; and stall (the share), staleness
- * (steps, the greatest), update_interval, selections (how many).
+ * (both ways, in units of the model's bf16 size), bytes_gathered (parameters from other ranks),
+ * important_share; and stall (the share), staleness (steps, the greatest), update_interval,
+ * selections (how many).
  * n_parameters: of the whole model. */
 void telemetry_describe(const struct telemetry *t, size_t n_parameters, json_t *entry);
 

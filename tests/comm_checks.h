@@ -86,54 +86,101 @@ static void check_all_reduce(size_t n)
     arrays_destroy(&a);
 }
 
-/* Each rank gets the sum of its share, `rounds` times before one finish. The shares are uneven and
- * one may be empty. */
+/* Rank r's share of n numbers ends here. Shares are even, or grow with the rank, and the first is
+ * empty. */
+static size_t share_end(size_t n, int r, bool even)
+{
+    const size_t size = (size_t)comm_size(world);
+    return even ? n * ((size_t)r + 1) / size : r == comm_size(world) - 1 ? n : n * (size_t)r / size;
+}
+
+/* The shares of n numbers; the last rank has the beginning where they are not even. (ranks) */
+static struct comm_share *make_shares(size_t n, bool even)
+{
+    const int size = comm_size(world);
+    struct comm_share *shares = zf_calloc((size_t)size, sizeof *shares);
+    for (int r = 0; r < size; r++) {
+        const int place = even ? r : size - 1 - r;
+        const size_t first = place > 0 ? share_end(n, place - 1, even) : 0;
+        shares[r].at = first * sizeof(float);
+        shares[r].bytes = (share_end(n, place, even) - first) * sizeof(float);
+    }
+    return shares;
+}
+
+/* n, or a little more, so that it divides. */
+static size_t evenly(size_t n)
+{
+    const size_t size = (size_t)comm_size(world);
+    return (n + size - 1) / size * size;
+}
+
+/* Each rank gets the sums of its shares, of three arrays at once, `rounds` times before one finish;
+ * every second array has even shares. */
 static void check_reduce(size_t n, int rounds)
 {
-    int size = comm_size(world), me = comm_rank(world);
-    struct arrays a = arrays_create(n);
+    enum { ARRAYS = 3 };
+    const int me = comm_rank(world);
+    const size_t each = evenly(n);
+    struct arrays a = arrays_create(each * ARRAYS * (size_t)rounds);
+    struct comm_share *kinds[] = {make_shares(each, false), make_shares(each, true)};
     send_values(&a);
-    size_t *mine = zf_calloc(n + 1, sizeof *mine), n_mine = 0;
     for (int round = 0; round < rounds; round++) {
-        size_t begin = n * (size_t)round / (size_t)rounds;
-        size_t end = n * (size_t)(round + 1) / (size_t)rounds;
-        for (int r = 0; r < size; r++) {
-            size_t first = begin + (end - begin) * (size_t)(r * r) / (size_t)(size * size);
-            size_t last =
-                begin + (end - begin) * (size_t)((r + 1) * (r + 1)) / (size_t)(size * size);
-            comm_device_reduce(world, a.stream, a.data + first, last - first, r);
-            for (size_t i = first; i < last && r == me; i++)
-                mine[n_mine++] = i;
-        }
+        struct comm_shares shares[ARRAYS];
+        for (int k = 0; k < ARRAYS; k++)
+            shares[k] = (struct comm_shares){.data = a.data + each * (size_t)(round * ARRAYS + k),
+                                             .shares = kinds[k % 2]};
+        comm_device_reduce(world, a.stream, shares, ARRAYS);
     }
     comm_device_finish(world, a.stream);
-    device->copy(a.stream, a.host, a.data, n * sizeof(float));
+    device->copy(a.stream, a.host, a.data, a.n * sizeof(float));
     device->stream_wait(a.stream);
-    for (size_t i = 0; i < n_mine; i++)
-        if (a.host[mine[i]] != sum_of(mine[i]))
-            fail_msg("rank %d of %d, number %zu of %zu: %g, not %g", me, size, mine[i], n,
-                     a.host[mine[i]], sum_of(mine[i]));
-    free(mine);
+    for (size_t i = 0; i < a.n; i++) {
+        const struct comm_share *mine = &kinds[i / each % ARRAYS % 2][me];
+        const size_t at = i % each * sizeof(float);
+        if (at >= mine->at && at < mine->at + mine->bytes && a.host[i] != sum_of(i))
+            fail_msg("rank %d of %d, number %zu of %zu: %g, not %g", me, comm_size(world), i, a.n,
+                     a.host[i], sum_of(i));
+    }
+    free(kinds[0]);
+    free(kinds[1]);
     arrays_destroy(&a);
 }
 
-/* Shares grow with the rank; the first is empty. */
-static void check_all_gather(size_t n)
+/* Two arrays at once, of even shares and of others; this rank's are in their places, or come from
+ * elsewhere. */
+static void check_all_gather(size_t n, bool in_place)
 {
-    int size = comm_size(world);
-    size_t *offset = zf_calloc((size_t)size + 1, sizeof *offset);
-    struct arrays a = arrays_create(n);
-    send_values(&a);
-    for (int r = 0; r < size; r++) {
-        size_t last = r == size - 1 ? n : n * (size_t)r / (size_t)size;
-        for (size_t i = offset[r] / sizeof(float); i < last; i++)
-            a.expected[i] = value_of(r, i);
-        offset[r + 1] = last * sizeof(float);
+    enum { ARRAYS = 2 };
+    const int size = comm_size(world), me = comm_rank(world);
+    struct comm_shares shares[ARRAYS];
+    struct arrays a[ARRAYS];
+    struct comm_share *parts[] = {make_shares(evenly(n), true), make_shares(evenly(n), false)};
+    struct stream *stream = device->stream_create();
+    for (int k = 0; k < ARRAYS; k++) {
+        a[k] = arrays_create(evenly(n));
+        device->stream_destroy(a[k].stream);
+        a[k].stream = stream;
+        send_values(&a[k]);
+        for (int r = 0; r < size; r++)
+            for (size_t i = 0; i < parts[k][r].bytes / sizeof(float); i++) {
+                const size_t at = parts[k][r].at / sizeof(float) + i;
+                a[k].expected[at] = value_of(r, at);
+            }
+        shares[k] = (struct comm_shares){in_place ? a[k].data : a[k].result, NULL, parts[k]};
+        if (!in_place)
+            shares[k].own = (char *)a[k].data + parts[k][me].at;
     }
-    comm_device_all_gather(world, a.stream, a.data, offset);
-    check_values(&a, a.data);
-    arrays_destroy(&a);
-    free(offset);
+    comm_device_all_gather(world, stream, shares, ARRAYS);
+    for (int k = 0; k < ARRAYS; k++) {
+        if (size > 1)
+            check_values(&a[k], shares[k].data);
+        a[k].stream = device->stream_create();
+        arrays_destroy(&a[k]);
+        free(parts[k]);
+    }
+    device->stream_wait(stream);
+    device->stream_destroy(stream);
 }
 
 /* As the engine does it: gradients come on one stream, their sums are made on a second in the shade
@@ -161,7 +208,10 @@ static void check_two_streams(size_t n)
         device->copy(device->compute, a->data, a->host, a->n * sizeof(float));
         device->event_record(ready, device->compute);
         device->event_order(side, ready);
-        comm_device_reduce(world, side, a->data, a->n, owner[l]);
+        struct comm_share *shares = zf_calloc((size_t)comm_size(world), sizeof *shares);
+        shares[owner[l]].bytes = a->n * sizeof(float);
+        comm_device_reduce(world, side, &(struct comm_shares){a->data, NULL, shares}, 1);
+        free(shares);
     }
     comm_device_finish(world, side);
     device->event_record(done, side);

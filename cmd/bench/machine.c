@@ -47,30 +47,29 @@ static const struct bench_options options_of_machine = {
 
 struct exchange_run {
     const struct measuring *m;
-    float *data, *result;
-    size_t n;
+    float *data;
+    struct comm_share *shares; /* (ranks) */
 };
 
-/* As the engine reduces a gradient: each rank's part to it. */
+/* As the engine reduces a matrix's gradient: each rank's part to it. */
 static void run_exchange(void *argument)
 {
     const struct exchange_run *r = argument;
     struct comm *comm = r->m->comm;
-    int ranks = comm_size(comm);
-    size_t part = r->n / (size_t)ranks;
-    for (int i = 0; i < ranks; i++)
-        comm_device_reduce(comm, r->m->device->compute, r->data + (size_t)i * part, part, i);
-    comm_device_reduce_begin(comm);
+    comm_device_reduce(comm, r->m->device->compute,
+                       &(struct comm_shares){.data = r->data, .shares = r->shares}, 1);
     comm_device_finish(comm, r->m->device->compute);
     r->m->device->stream_wait(r->m->device->compute);
 }
 
 static double exchange_seconds(const struct measuring *m, size_t bytes)
 {
-    struct exchange_run r = {.m = m, .n = bytes / sizeof(float)};
+    const size_t ranks = (size_t)comm_size(m->comm), part = bytes / sizeof(float) / ranks;
+    struct exchange_run r = {.m = m, .shares = zf_calloc(ranks, sizeof *r.shares)};
     double least = INFINITY;
+    for (size_t i = 0; i < ranks; i++)
+        r.shares[i] = (struct comm_share){i * part * sizeof(float), part * sizeof(float)};
     r.data = m->device->allocate(bytes);
-    r.result = m->device->allocate(bytes);
     m->device->zero(m->device->compute, r.data, bytes);
     for (int i = 0; i <= m->rounds; i++) { /* so many on each rank: a collective */
         machine_together(m);
@@ -80,7 +79,7 @@ static double exchange_seconds(const struct measuring *m, size_t bytes)
     }
     least = comm_max(m->comm, least);
     m->device->release(r.data);
-    m->device->release(r.result);
+    free(r.shares);
     return least;
 }
 
@@ -94,7 +93,7 @@ static void measure_exchange(const struct measuring *m)
     if (ranks == 1)
         return;
     double passing = (double)EXCHANGED * (ranks - 1) / ranks;
-    machine->exchange_latency = exchange_seconds(m, FEW) / ranks;
+    machine->exchange_latency = exchange_seconds(m, FEW);
     machine->exchange_rate = machine->network_rate = passing / exchange_seconds(m, EXCHANGED);
 }
 

@@ -22,6 +22,7 @@ struct options {
     struct config config;
     const char *preset, *head, *device, *method, *lengths, *json, *accumulate, *plan, *trace;
     int length, steps, warm_up, threads, probe, ranks, width, layers, batch, offload_param;
+    int buffer_count;
     double dropout;
     bool compare, fit, recompute, offload, no_prefetch, help;
 };
@@ -70,6 +71,10 @@ static const struct bench_option option_table[] = {
      "blocks' parameters on the host, and room for so many on the device; 0: none there (0)"},
     {"--no_prefetch", BENCH_FLAG, FIELD(no_prefetch), 0, 0,
      "they come no earlier than they are needed"},
+    {"--stage", BENCH_WHOLE, FIELD(config.zero_stage), 1, 3,
+     "of ZeRO: 3 divides parameters over ranks, as --offload_param does (2)"},
+    {"--buffer_count", BENCH_WHOLE, FIELD(buffer_count), 1, 1 << 16,
+     "blocks that a device then has room for, without --offload_param (2)"},
     {"--pt_reserved_cores_perc", BENCH_REAL, FIELD(config.zenflow.pt_reserved_cores_perc), 0, 1,
      "share of the cores that host workers leave free (0.5)"},
     {"--learning_rate", BENCH_REAL, FIELD(config.learning_rate), 0, 1, "(1e-4)"},
@@ -162,6 +167,7 @@ static json_t *describe_result(const struct table *t, const struct train_result 
         {"bytes_down", r->down},
         {"bytes_up", r->up},
         {"bytes_moved", r->moved},
+        {"bytes_gathered", r->gathered},
         {"link_model_sizes", (r->down + r->up) / t->model_size},
         {"host_bytes", (double)r->memory.host},
         {"host_parameters", (double)r->memory.host_elements},
@@ -207,7 +213,6 @@ static bool measure_method(const struct options *o, const struct train_job *job,
     held.n_seqs = own.per_device_train_batch_size;
     held.micro_batches = own.gradient_accumulation_steps;
     held.recompute = own.gradient_checkpointing;
-    held.value_slots = own.param_buffers;
     struct train_method method = train_method_make(kind, &own);
     bool ok = train_measure(&held, &method, &result, err);
     if (ok && comm_rank(job->comm) == 0) {
@@ -325,7 +330,10 @@ static bool configure_places(struct options *o, struct zf_error *err)
                        : o->offload_param < 0 && o->fit ? OFFLOAD_AUTO
                                                         : OFFLOAD_NONE;
     c->prefetch = o->no_prefetch ? 0 : CONFIG_AUTO;
-    c->param_buffers = o->offload_param > 0 ? o->offload_param : CONFIG_AUTO;
+    c->param_buffers = o->offload_param > 0  ? o->offload_param
+                       : o->buffer_count > 0 ? o->buffer_count
+                                             : CONFIG_AUTO;
+    c->zero_stage = o->offload_param > 0 ? 3 : c->zero_stage;
     return true;
 }
 
@@ -343,15 +351,6 @@ static bool configure_batch(struct options *o, int ranks, struct zf_error *err)
     c->gradient_accumulation_steps = 1;
     c->divides_batch = o->fit;
     return true;
-}
-
-static bool check_places(const struct options *o, struct zf_error *err)
-{
-    const struct config c = train_config(TRAIN_OFFLOAD, &o->config);
-    return c.offload_param != OFFLOAD_CPU || config_can_offload_parameters(&c) ||
-           zf_fail(err,
-                   "train: --offload_param is %d, but with %d ranks parameters stay on the device",
-                   o->offload_param, c.n_ranks);
 }
 
 static void print_limits(const struct train_job *job, const struct table *t)
@@ -497,7 +496,6 @@ static bool prepare_and_measure(struct options *o, struct zf_error *err)
         return false;
     bool ok =
         open_device(o, &job, err) && configure_batch(o, comm_size(job.comm), err) &&
-        check_places(o, err) &&
         (!o->trace || (job.trace = trace_create(o->trace, job.comm, job.device, err)) != NULL);
     if (ok) {
         job.n_seqs = c->per_device_train_batch_size;
@@ -522,6 +520,7 @@ static void set_defaults(struct options *o)
     c->gradient_accumulation_steps = 1;
     c->learning_rate = 1e-4;
     c->do_eval = false;
+    c->zero_stage = 2;
     c->zenflow.topk_ratio = 0.05;
     c->zenflow.select_strategy = ZENFLOW_SELECT_STEP;
     c->zenflow.select_interval = 16;
@@ -544,8 +543,8 @@ bool bench_train(int argc, char **argv, struct zf_error *err)
         .dropout = -1,
     };
     set_defaults(&o);
-    bool ok = bench_options_read(&options_of_train, argc, argv, &o, &o.help, err) &&
-              (o.help || prepare_and_measure(&o, err));
+    bool ok = bench_options_read(&options_of_train, argc, argv, &o, &o.help, err);
+    ok = ok && (o.help || prepare_and_measure(&o, err));
     config_free(&o.config);
     return ok;
 }

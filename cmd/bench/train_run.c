@@ -45,7 +45,8 @@ struct config train_config(enum train_kind kind, const struct config *c)
 struct train_method train_method_make(enum train_kind kind, const struct config *c)
 {
     const struct config own = train_config(kind, c);
-    return (struct train_method){kinds[kind].title, engine_settings(&own, NULL)};
+    return (struct train_method){kinds[kind].title, engine_settings(&own, NULL),
+                                 engine_value_slots(&own)};
 }
 
 /* Data. */
@@ -149,7 +150,7 @@ static struct gpt_size size_of(const struct train_job *job, const struct train_m
 {
     struct gpt_size size = {.max_tokens = job->n_seqs * job->data.max_length,
                             .max_seqs = job->n_seqs,
-                            .value_slots = method->engine.params_on_host ? job->value_slots : 0,
+                            .value_slots = method->value_slots,
                             .mode = job->recompute ? GPT_TRAIN_RECOMPUTE : GPT_TRAIN};
     gpt_size_for_step(job->device, &job->config, &size, job->micro_batches);
     return size;
@@ -185,6 +186,7 @@ static void add_report(struct train_result *r, const struct step_report *report,
     r->down += (double)report->bytes_down / steps;
     r->up += (double)report->bytes_up / steps;
     r->moved += (double)report->bytes_moved / steps;
+    r->gathered += (double)report->bytes_gathered / steps;
     r->interval = report->update_interval;
 }
 

@@ -17,7 +17,6 @@ struct train_job {
     int n_seqs, micro_batches; /* sequences of a micro-batch, a rank's micro-batches of a step */
     int warm_up, steps;        /* the first steps are not counted */
     bool recompute;            /* activations are computed again for backward */
-    int value_slots;           /* of parameters that live on the host; 0: they are on the device */
     float lr;
     struct dataset data; /* the sequences of all steps, and of one more micro-batch behind them */
 };
@@ -35,6 +34,7 @@ enum train_kind {
 struct train_method {
     const char *name;
     struct engine_config engine;
+    int value_slots; /* that blocks share for parameters; 0: each has its own place */
 };
 
 struct train_result {
@@ -47,6 +47,7 @@ struct train_result {
     double stall;           /* share of the counted time that the device waited for the host */
     double down, up, moved; /* bytes a step between device and host; moved: of channels that changed
                                sides, both ways */
+    double gathered;        /* bytes a step of other ranks' parameters */
     double tokens, flops;   /* of a step, the mean */
     struct plan_report *planned; /* of a device that only counts; else NULL */
     struct memory_use use;       /* of device memory */

@@ -31,6 +31,17 @@ static void set_zero_offload(struct engine_config *e)
     e->accumulate = ENGINE_ACCUMULATE_HOST;
 }
 
+bool engine_divides_parameters(const struct config *c)
+{
+    return c->zero_stage == 3 && c->n_ranks > 1;
+}
+
+int engine_value_slots(const struct config *c)
+{
+    const bool fills = c->offload_param == OFFLOAD_CPU || engine_divides_parameters(c);
+    return fills ? c->param_buffers : 0;
+}
+
 struct engine_config engine_settings(const struct config *c, struct trace *trace)
 {
     struct engine_config e = {
@@ -49,6 +60,7 @@ struct engine_config engine_settings(const struct config *c, struct trace *trace
         .params_on_host = c->offload_param == OFFLOAD_CPU,
         .zero_copy = c->zero_copy,
         .params_come_late = c->prefetch == 0,
+        .params_divided = c->zero_stage == 3,
         .trace = trace,
     };
     if (c->zenflow.enabled)

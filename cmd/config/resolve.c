@@ -139,7 +139,7 @@ static bool updates_all(const struct config *c)
 
 bool config_can_offload_parameters(const struct config *c)
 {
-    return c->offload_optimizer == OFFLOAD_CPU && !updates_all(c) && c->n_ranks == 1;
+    return c->offload_optimizer == OFFLOAD_CPU && !updates_all(c);
 }
 
 /* Where parameters live. */
@@ -161,10 +161,9 @@ static bool resolve_parameters(struct config *c, struct zf_error *err)
     if (offloads && updates_all(c))
         return config_clash(c, device, err,
                             "with topk_ratio 1 the device updates all of them, and keeps them");
-    if (c->zero_stage == 3 && c->n_ranks > 1)
-        return config_clash(c, "zero_optimization.stage", err,
-                            "dividing parameters over %d ranks is not available: use stage 2",
-                            c->n_ranks);
+    if (c->zero_stage == 3 && c->n_ranks == 1 && !offloads)
+        log_warn("zero_optimization.stage 3 divides parameters over ranks: with one rank, and "
+                 "offload_param.device \"none\", it is stage 2");
     return true;
 }
 

@@ -185,7 +185,7 @@ const struct config_key config_table[] = {
      .standard = "0",
      .max = 3,
      .expected = "from 0 to 3",
-     .help = "1 and 2 divide optimizer state over the ranks; 3 with one rank"},
+     .help = "1 and 2 divide optimizer state over the ranks; 3 parameters too"},
     {DS_CHOICE(ZERO "offload_optimizer.device", offload_optimizer, "none|cpu", "none",
                "cpu: optimizer state in host memory, updated there")},
     {DS_BOOL(ZERO "offload_optimizer.zero_copy", zero_copy, "false",
@@ -198,7 +198,8 @@ const struct config_key config_table[] = {
                   "0: they come no earlier than they are needed; else as soon as there is room")},
     {DS_NUMBER_OR("auto", CONFIG_INT, ZERO "offload_param.buffer_count", param_buffers, "auto", 1,
                   INT_MAX,
-                  "blocks whose parameters the device then has room for; auto: as many as fit")},
+                  "blocks that a device then has room for; in stage 3 of several ranks too; auto: as "
+                  "many as fit")},
     {DS_BOOL(ZENF "enabled", zenflow.enabled, "false", "true also where the block has any key")},
     {DS_NUMBER(CONFIG_REAL, ZENF "topk_ratio", zenflow.topk_ratio, "0.1", 0, 1,
                "share of each matrix's channels that the device updates in every step")},

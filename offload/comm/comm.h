@@ -61,15 +61,24 @@ const char *comm_device_transport(const struct comm *c);
 size_t comm_device_allowance(const struct comm *c);
 
 void comm_device_all_reduce(struct comm *c, struct stream *s, float *data, size_t n); /* in place */
-/* Asks for a sum of n floats of all ranks, in place on rank `root`; elsewhere nobody knows what
- * they are afterwards. They stay untouched until comm_device_finish. */
-void comm_device_reduce(struct comm *c, struct stream *s, float *data, size_t n, int root);
-/* What has been asked for begins at the latest now, together. */
-void comm_device_reduce_begin(struct comm *c);
-/* The reductions that were begun, all on this stream, are done in its order. */
+/* An array that is divided over the ranks. */
+struct comm_share {
+    size_t at, bytes; /* one rank's: no other's begins there */
+};
+struct comm_shares {
+    void *data;
+    const void *own; /* where this rank's bytes come from; NULL: they are in their place */
+    const struct comm_share *shares; /* (ranks) */
+};
+/* All get all of n arrays, together. */
+void comm_device_all_gather(struct comm *c, struct stream *s, const struct comm_shares *arrays,
+                            int n);
+/* Begins to sum n arrays of floats over all ranks, together: each rank gets the sums of its share,
+ * in place (`own` is not read); nobody knows what the rest is afterwards. They stay untouched until
+ * comm_device_finish. */
+void comm_device_reduce(struct comm *c, struct stream *s, const struct comm_shares *arrays, int n);
+/* The sums that were begun, all on this stream, are there in its order. */
 void comm_device_finish(struct comm *c, struct stream *s);
-/* In place: rank r's bytes lie at data + offset[r] and end at offset[r + 1]; all get all. */
-void comm_device_all_gather(struct comm *c, struct stream *s, void *data, const size_t *offset);
 
 /* Whether all ranks succeeded. If any did not, every rank's err gets the sentence of the lowest
  * rank that failed, so that rank 0 can print it once and all can end with status 1. */

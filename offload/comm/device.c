@@ -54,15 +54,9 @@ struct attached {
     /* TRANSPORT_NCCL */
     struct nccl *nccl;
     size_t nccl_taken; /* of device memory, when it was connected */
-    bool group_open;
     atomic_flag failing;
     pthread_t watch;
     sem_t watch_ends;
-
-    /* TRANSPORT_PLANNED: what has been asked for and not begun */
-    double asked_bytes;
-    int asked;
-    struct stream *asked_stream;
 };
 
 /* ---- NCCL ---- */
@@ -153,27 +147,6 @@ static void attach_nccl(struct comm *c, struct attached *a)
         zf_fail(&err, "cannot start a thread to watch NCCL");
         comm_abort(c, &err);
     }
-}
-
-/* Reductions gather in a group until they are to begin, or something else is asked for: those to
- * different roots then run at the same time. */
-static void close_group(struct comm *c)
-{
-    struct attached *a = c->attached;
-    if (a->group_open)
-        check_nccl(c, nccl_group_end(a->nccl, &err));
-    a->group_open = false;
-}
-
-static void nccl_reduce_grouped(struct comm *c, const struct reduction *r)
-{
-    struct attached *a = c->attached;
-    if (!a->group_open && r->n > 0) {
-        check_nccl(c, nccl_group_begin(a->nccl, &err));
-        a->group_open = true;
-    }
-    if (r->n > 0)
-        check_nccl(c, nccl_reduce(a->nccl, r->stream, r->data, r->n, r->root, &err));
 }
 
 /* ---- MPI through host memory ---- */
@@ -270,27 +243,12 @@ static void mpi_reduce_begin(struct comm *c, const struct reduction *r)
 /* ---- planned ---- */
 
 /* All ranks' links carry a ring's share of it: n bytes for a reduction to owners or a gathering, of
- * which each rank has sent or got all but its own part; twice that for a sum that all get. */
+ * which each rank has sent or got all but its own part; twice that for a sum that all get. In a
+ * group, operations of different roots use different links of the ring at a time: as much passes
+ * each link as if they were one. */
 static void plan_ring(const struct comm *c, struct stream *s, double bytes, int rounds)
 {
     plan_exchange(c->attached->device->plan, s, bytes * (c->size - 1) / c->size, rounds);
-}
-
-static void plan_asked(const struct comm *c)
-{
-    struct attached *a = c->attached;
-    if (a->asked > 0)
-        plan_ring(c, a->asked_stream, a->asked_bytes, a->asked);
-    a->asked_bytes = a->asked = 0;
-}
-
-/* In a group, reductions to different roots use different links of the ring at a time: as much
- * passes each link as if they were one reduction to owners. */
-static void plan_reduce(struct attached *a, const struct reduction *r)
-{
-    a->asked_bytes += sizeof *r->data * (double)r->n;
-    a->asked += r->n > 0;
-    a->asked_stream = r->stream;
 }
 
 /* ---- the interface ---- */
@@ -378,40 +336,10 @@ void comm_device_all_reduce(struct comm *c, struct stream *s, float *data, size_
         staged_all_reduce(a, s, data, n);
         break;
     case TRANSPORT_NCCL:
-        close_group(c);
         check_nccl(c, nccl_all_reduce(a->nccl, s, data, n, &err));
         break;
     case TRANSPORT_PLANNED:
         plan_ring(c, s, 2 * sizeof *data * (double)n, 1);
-    }
-}
-
-void comm_device_reduce_begin(struct comm *c)
-{
-    if (c->attached->transport == TRANSPORT_NCCL)
-        close_group(c);
-    if (c->attached->transport == TRANSPORT_PLANNED)
-        plan_asked(c);
-}
-
-void comm_device_reduce(struct comm *c, struct stream *s, float *data, size_t n, int root)
-{
-    struct reduction r = {data, n, root, s};
-    switch (c->attached->transport) {
-    case TRANSPORT_NONE:
-        break;
-    case TRANSPORT_MPI:
-        c->attached->device->stream_wait(s);
-        mpi_reduce_begin(c, &r);
-        break;
-    case TRANSPORT_STAGED:
-        staged_reduce_later(c->attached, &r);
-        break;
-    case TRANSPORT_NCCL:
-        nccl_reduce_grouped(c, &r);
-        break;
-    case TRANSPORT_PLANNED:
-        plan_reduce(c->attached, &r);
     }
 }
 
@@ -434,51 +362,139 @@ void comm_device_finish(struct comm *c, struct stream *s)
         a->n_later = 0;
         break;
     case TRANSPORT_NCCL:
-        close_group(c);
-        break;
     case TRANSPORT_PLANNED:
-        plan_asked(c);
+        break;
     }
 }
 
-static void broadcast(struct comm *c, struct stream *s, void *data, size_t bytes, int root)
+/* A rank's part of an array goes to all. own: where it comes from */
+static void broadcast(struct comm *c, struct stream *s, const void *own, void *data, size_t bytes,
+                      int root)
 {
     struct attached *a = c->attached;
-    if (bytes == 0)
+    const bool moves = root == c->rank && own != data;
+    if (a->transport == TRANSPORT_NCCL) {
+        check_nccl(
+            c, nccl_broadcast(a->nccl, s, root == c->rank ? own : data, data, bytes, root, &err));
         return;
-    switch (a->transport) {
-    case TRANSPORT_NONE:
-        break;
-    case TRANSPORT_MPI:
+    }
+    if (moves)
+        a->device->copy(s, data, own, bytes);
+    if (a->transport == TRANSPORT_MPI) {
         a->device->stream_wait(s);
         comm_broadcast(c, data, bytes, root);
-        break;
-    case TRANSPORT_STAGED:
+    } else {
         staged_broadcast(c, s, data, bytes, root);
-        break;
-    case TRANSPORT_NCCL:
-        close_group(c);
-        check_nccl(c, nccl_broadcast(a->nccl, s, data, bytes, root, &err));
-        break;
-    case TRANSPORT_PLANNED:
-        plan_exchange(a->device->plan, s, (double)bytes, 1);
     }
 }
 
-void comm_device_all_gather(struct comm *c, struct stream *s, void *data, const size_t *offset)
+/* Bytes of each rank where all have as many, one behind the other; else 0. */
+static size_t even_bytes(const struct comm *c, const struct comm_shares *array)
+{
+    const size_t bytes = array->shares[0].bytes;
+    for (int r = 0; r < c->size; r++)
+        if (array->shares[r].bytes != bytes || array->shares[r].at != (size_t)r * bytes)
+            return 0;
+    return bytes;
+}
+
+/* Where this rank's part comes from. */
+static const char *own_part(const struct comm *c, const struct comm_shares *array)
+{
+    return array->own ? array->own : (const char *)array->data + array->shares[c->rank].at;
+}
+
+static void gather(struct comm *c, struct stream *s, const struct comm_shares *array)
 {
     struct attached *a = c->attached;
-    bool group = a->transport == TRANSPORT_NCCL && offset[c->size] > offset[0];
-    if (a->transport == TRANSPORT_PLANNED) {
-        plan_ring(c, s, (double)(offset[c->size] - offset[0]), c->size);
+    const size_t even = even_bytes(c, array);
+    if (even > 0 && a->transport == TRANSPORT_NCCL) {
+        check_nccl(c, nccl_all_gather(a->nccl, s, own_part(c, array), array->data, even, &err));
         return;
     }
-    if (group) {
-        close_group(c);
-        check_nccl(c, nccl_group_begin(a->nccl, &err));
-    }
     for (int r = 0; r < c->size; r++)
-        broadcast(c, s, (char *)data + offset[r], offset[r + 1] - offset[r], r);
-    if (group)
+        if (array->shares[r].bytes > 0)
+            broadcast(c, s, own_part(c, array), (char *)array->data + array->shares[r].at,
+                      array->shares[r].bytes, r);
+}
+
+/* A rank's share of a sum. */
+static void reduce_to(struct comm *c, const struct reduction *r)
+{
+    struct attached *a = c->attached;
+    if (a->transport == TRANSPORT_NCCL)
+        check_nccl(c, nccl_reduce(a->nccl, r->stream, r->data, r->n, r->root, &err));
+    else if (a->transport == TRANSPORT_MPI)
+        mpi_reduce_begin(c, r);
+    else
+        staged_reduce_later(a, r);
+}
+
+static void reduce(struct comm *c, struct stream *s, const struct comm_shares *array)
+{
+    struct attached *a = c->attached;
+    const size_t even = even_bytes(c, array) / sizeof(float);
+    if (even > 0 && a->transport == TRANSPORT_NCCL) {
+        check_nccl(c, nccl_reduce_scatter(a->nccl, s, array->data, even, c->rank, &err));
+        return;
+    }
+    for (int r = 0; r < c->size; r++) {
+        const struct comm_share *share = &array->shares[r];
+        float *data = (float *)((char *)array->data + share->at);
+        if (share->bytes > 0)
+            reduce_to(c, &(struct reduction){data, share->bytes / sizeof *data, r, s});
+    }
+}
+
+/* What n arrays have for all ranks, and NCCL's calls for them. */
+struct group_work {
+    size_t bytes;
+    int calls;
+};
+
+static struct group_work count_work(const struct comm *c, const struct comm_shares *arrays, int n)
+{
+    struct group_work g = {0};
+    for (int i = 0; i < n; i++) {
+        int parts = 0;
+        for (int r = 0; r < c->size; r++) {
+            g.bytes += arrays[i].shares[r].bytes;
+            parts += arrays[i].shares[r].bytes > 0;
+        }
+        g.calls += even_bytes(c, &arrays[i]) > 0 ? 1 : parts;
+    }
+    return g;
+}
+
+/* One operation on each of n arrays, all of them one for NCCL. */
+static void for_arrays(struct comm *c, struct stream *s, const struct comm_shares *arrays, int n,
+                       void (*operate)(struct comm *, struct stream *, const struct comm_shares *))
+{
+    struct attached *a = c->attached;
+    const struct group_work g = count_work(c, arrays, n);
+    if (a->transport == TRANSPORT_NONE || g.calls == 0)
+        return;
+    if (a->transport == TRANSPORT_PLANNED) {
+        plan_ring(c, s, (double)g.bytes, g.calls);
+        return;
+    }
+    if (a->transport == TRANSPORT_MPI)
+        a->device->stream_wait(s);
+    if (a->transport == TRANSPORT_NCCL)
+        check_nccl(c, nccl_group_begin(a->nccl, &err));
+    for (int i = 0; i < n; i++)
+        operate(c, s, &arrays[i]);
+    if (a->transport == TRANSPORT_NCCL)
         check_nccl(c, nccl_group_end(a->nccl, &err));
+}
+
+void comm_device_all_gather(struct comm *c, struct stream *s, const struct comm_shares *arrays,
+                            int n)
+{
+    for_arrays(c, s, arrays, n, gather);
+}
+
+void comm_device_reduce(struct comm *c, struct stream *s, const struct comm_shares *arrays, int n)
+{
+    for_arrays(c, s, arrays, n, reduce);
 }

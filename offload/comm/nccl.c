@@ -26,7 +26,11 @@ ABSENT(nccl_group_begin, struct nccl *n)
 ABSENT(nccl_group_end, struct nccl *n)
 ABSENT(nccl_all_reduce, struct nccl *n, struct stream *s, float *data, size_t count)
 ABSENT(nccl_reduce, struct nccl *n, struct stream *s, float *data, size_t count, int root)
-ABSENT(nccl_broadcast, struct nccl *n, struct stream *s, void *data, size_t bytes, int root)
+ABSENT(nccl_reduce_scatter, struct nccl *n, struct stream *s, float *data, size_t count, int rank)
+ABSENT(nccl_broadcast, struct nccl *n, struct stream *s, const void *source, void *data,
+       size_t bytes, int root)
+ABSENT(nccl_all_gather, struct nccl *n, struct stream *s, const void *source, void *data,
+       size_t bytes)
 
 void nccl_close(struct nccl *n)
 {
@@ -59,7 +63,9 @@ void nccl_close(struct nccl *n)
     X(GroupEnd)                                                                                    \
     X(AllReduce)                                                                                   \
     X(Reduce)                                                                                      \
-    X(Broadcast)
+    X(Broadcast)                                                                                   \
+    X(AllGather)                                                                                   \
+    X(ReduceScatter)
 
 struct nccl {
     ncclComm_t comm;      /* or NULL */
@@ -233,12 +239,28 @@ bool nccl_reduce(struct nccl *n, struct stream *s, float *data, size_t count, in
     return settle_operation(n, code, "a reduction", err);
 }
 
-bool nccl_broadcast(struct nccl *n, struct stream *s, void *data, size_t bytes, int root,
-                    struct zf_error *err)
+bool nccl_reduce_scatter(struct nccl *n, struct stream *s, float *data, size_t count, int rank,
+                         struct zf_error *err)
 {
-    ncclResult_t result = CALL(n, Broadcast, data, data, bytes, ncclUint8, root, n->comm,
+    ncclResult_t code = CALL(n, ReduceScatter, data, data + (size_t)rank * count, count,
+                             ncclFloat32, ncclSum, n->comm, (cudaStream_t)device_cuda_stream(s));
+    return settle_operation(n, code, "a reduction", err);
+}
+
+bool nccl_broadcast(struct nccl *n, struct stream *s, const void *source, void *data, size_t bytes,
+                    int root, struct zf_error *err)
+{
+    ncclResult_t result = CALL(n, Broadcast, source, data, bytes, ncclUint8, root, n->comm,
                                (cudaStream_t)device_cuda_stream(s));
     return settle_operation(n, result, "a broadcast", err);
+}
+
+bool nccl_all_gather(struct nccl *n, struct stream *s, const void *source, void *data, size_t bytes,
+                     struct zf_error *err)
+{
+    ncclResult_t result = CALL(n, AllGather, source, data, bytes, ncclUint8, n->comm,
+                               (cudaStream_t)device_cuda_stream(s));
+    return settle_operation(n, result, "an all-gather", err);
 }
 
 #endif

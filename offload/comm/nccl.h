@@ -34,15 +34,21 @@ bool nccl_connect(struct nccl *n, const struct nccl_id *id, int rank, int size,
 /* Whether no operation has failed, here or on a peer. Any thread may ask. */
 bool nccl_healthy(struct nccl *n, struct zf_error *err);
 
-/* Put operations on a stream. Those between begin and end are one. A reduction is in place, and
- * counts on the root alone. */
+/* Put operations on a stream. Those between begin and end are one. Reductions are in place: one
+ * counts on the root alone, the other on each rank for `count` numbers, of as many of each rank. */
 bool nccl_group_begin(struct nccl *n, struct zf_error *err);
 bool nccl_group_end(struct nccl *n, struct zf_error *err);
 bool nccl_all_reduce(struct nccl *n, struct stream *s, float *data, size_t count,
                      struct zf_error *err);
 bool nccl_reduce(struct nccl *n, struct stream *s, float *data, size_t count, int root,
                  struct zf_error *err);
-bool nccl_broadcast(struct nccl *n, struct stream *s, void *data, size_t bytes, int root,
-                    struct zf_error *err);
+bool nccl_reduce_scatter(struct nccl *n, struct stream *s, float *data, size_t count, int rank,
+                         struct zf_error *err);
+/* source: what the root sends; data: what all get */
+bool nccl_broadcast(struct nccl *n, struct stream *s, const void *source, void *data, size_t bytes,
+                    int root, struct zf_error *err);
+/* source: this rank's bytes; data: as many of each rank */
+bool nccl_all_gather(struct nccl *n, struct stream *s, const void *source, void *data, size_t bytes,
+                     struct zf_error *err);
 
 #endif

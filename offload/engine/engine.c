@@ -38,6 +38,7 @@ static void describe_matrices(struct engine *e)
 /* All device memory of the engine. */
 static void place_device_memory(struct engine *e)
 {
+    parameters_place(e);
     sharing_place(e);
     state_place(e);
     table_place(e);
@@ -79,9 +80,11 @@ void engine_take_values(struct engine *e, size_t offset, const float *values, si
         const size_t owned = p->offset + (size_t)m->owned.first * (size_t)m->cols;
         const struct overlap own = overlap(owned, owned_elements(m), offset, n);
         const struct overlap all = overlap(p->offset, p->n_elements, offset, n);
-        if (own.first < own.end)
+        if (own.first < own.end) {
             state_take_masters(e, m, own.from, own.end - own.first, values + (own.first - offset));
-        if (all.first < all.end && !m->streams)
+            parameters_take(e, m, own.from, own.end - own.first, values + (own.first - offset));
+        }
+        if (all.first < all.end && !fills_layer(e, p->layer))
             round_parameters(e, (float *)e->params + p->value_offset + all.from,
                              all.end - all.first);
     }
@@ -139,13 +142,14 @@ struct engine *engine_create(const struct engine_config *config, struct device *
     e->params = params;
     e->grads = grads;
     assert(config->bf16 || device->dtype == DTYPE_F32);
-    assert(!config->params_on_host || (config->values_follow && e->ranks == 1));
+    assert(config->values_follow || !(config->params_on_host || divides(e)));
+    assert(!config->params_on_host || e->ranks == 1 || divides(e));
     describe_matrices(e);
     streams_create(e);
-    parameters_create(e);
     windows_create(e);
     norms_create(e);
     place_device_memory(e);
+    parameters_create(e);
     selection_create(e);
     sharing_create(e);
     interval_create(e);

@@ -38,7 +38,10 @@ struct engine_config {
     bool values_follow;      /* parameters are not there yet: engine_take_values gives masters */
     bool params_on_host; /* blocks' parameters live on the host and come when they are needed, into
                                 the table's slots for values; with values_follow, some channels
-                                deferred, and one rank */
+                                deferred, and one rank or: */
+    bool params_divided; /* of several ranks each keeps the parameters of its own channels alone,
+                            and all of a layer's meet in its slot when they are needed; with
+                            values_follow */
 
     bool params_come_late; /* no earlier than a layer is needed */
 
@@ -77,6 +80,7 @@ struct step_report {
     double host_seconds;         /* host workers were busy, summed over workers */
     size_t bytes_down, bytes_up; /* gradients to the host; parameters to the device */
     size_t bytes_moved;          /* state of channels that changed sides, both ways */
+    size_t bytes_gathered;       /* other ranks' parameters that came to this one */
     int staleness;               /* steps from the oldest gradient to its becoming visible now */
     int update_interval;         /* S in force */
     bool selected;               /* a new choice of important channels was made */
@@ -87,8 +91,9 @@ struct engine;
 
 /* params: (n_elements) of the device's dtype, initialised unless config->values_follow; grads:
  * (n_gradients) fp32; laid out by `table`, whose layers may share slots for gradients; all are
- * borrowed. comm is attached to the device. Every rank's parameters are the same. On a device that
- * computes in bf16, config->bf16 holds. Fails where apply_lag is more than update_interval. */
+ * borrowed. comm is attached to the device. Every rank's parameters are the same; where they are
+ * divided, all ranks call what follows in the same order. On a device that computes in bf16,
+ * config->bf16 holds. Fails where apply_lag is more than update_interval. */
 struct engine *engine_create(const struct engine_config *config, struct device *device,
                              struct comm *comm, const struct param_table *table, void *params,
                              float *grads, struct zf_error *err);

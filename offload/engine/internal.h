@@ -11,7 +11,7 @@
  *   sharing.c     struct sharing        changed parameters on their way between ranks
  *   selection.c   struct selection      who is important, and how that changes
  *   windows.c     struct windows        gathering gradients, closing, host updates, arrivals
- *   parameters.c  struct parameters     blocks' parameters on their way from the host
+ *   parameters.c  struct parameters     parameters on their way from the host and from other ranks
  *   interval.c    struct observed       update_interval "auto"
  *   step.c        struct norms          the order of a step
  *   engine.c                            making and ending an engine
@@ -51,14 +51,21 @@ struct slots {
     int *capacity_of, *important_of; /* (ranks) of each */
 };
 
-/* Blocks' parameters that live on the host, in slots. */
+/* An array of each matrix's, of which each rank has the rows of its own channels. */
+struct divided {
+    struct comm_shares *arrays; /* (n_matrices) */
+    struct comm_share *shares;  /* (n_matrices, ranks) theirs */
+};
+
+/* Parameters that do not live where the model reads them, but come into slots. */
 struct parameters {
     int *holds;            /* (n_slots) the layer whose parameters a slot has, or -1 */
     struct event **left;   /* (n_slots) the compute stream reads it no more */
-    struct event *changed; /* masters on the device are what the last step has made them */
+    struct event *changed; /* what is on the device is what the last step has made it */
     int n_slots;
     int last, direction; /* the layer that a pass came to last; and whether it goes up or down */
-    size_t bytes;        /* that have come since they were asked for */
+    size_t bytes_up, bytes_gathered; /* that have come since they were asked for */
+    struct divided slots;            /* what slots hold */
 };
 
 /* Channels that AdamW is about to update on the device, matrix by matrix. */
@@ -80,10 +87,10 @@ struct matrix {
     struct range owned;
     int n_owned, cols;
     size_t first_channel; /* of channel 0, in arrays over all channels of the model */
-    void *values;         /* (n_owned, cols) owned parameters, device */
-    float *grad;          /* (n_owned, cols) their averaged gradient, in its layer's slot */
-    void *deferred;       /* (n_owned, cols) that of deferred channels, once taken, device */
-    float *window;        /* (n_owned, cols) open windows, in device or host memory; NULL if none */
+    void *values;   /* (n_owned, cols) owned parameters, device: where they live, or in a slot */
+    float *grad;    /* (n_owned, cols) their averaged gradient, in its layer's slot */
+    void *deferred; /* (n_owned, cols) that of deferred channels, once taken, device */
+    float *window;  /* (n_owned, cols) open windows, in device or host memory; NULL if none */
     void *staged; /* (n_owned, cols) `deferred` on the host, where that accumulates; a layer's lie
                      there as they do on the device */
     struct host_adam_matrix host; /* (n_owned, cols) host state */
@@ -146,6 +153,7 @@ struct staging {
 /* Beside device->compute. */
 struct streams {
     struct stream *reducing;  /* gradients to their owners, norms */
+    struct stream *gathering; /* parameters from all ranks */
     struct stream *down, *up; /* the link, one each way */
     struct event *mark;       /* orders one stream behind what is on another so far */
     struct event *read;       /* this step's passes have read the parameters */
@@ -171,6 +179,7 @@ struct norms {
     float *squared_host;               /* update_interval 0: the same, in memory of allocate_host */
     struct norm_summary *summary;      /* (2) device: of this step; of a choice that is looked at */
     struct norm_summary *summary_host; /* of this step, in memory of allocate_host */
+    struct divided gradients;          /* in their slots */
     int reducing;                      /* the layer that is on its way to its owners, or -1 */
 };
 
@@ -264,7 +273,8 @@ struct sharing {
     size_t bytes;
     int *rows; /* (n_channels) which rows they are, device */
     int *rows_host;
-    size_t *offset; /* (ranks + 1) where each rank's begin, in bytes */
+    struct comm_share *parts; /* (ranks) where each rank's are */
+    size_t bytes_gathered;    /* other ranks' that have come since they were asked for */
 };
 
 struct engine {
@@ -306,10 +316,22 @@ static inline bool is_measuring(const struct engine *e)
     return !e->arena.device;
 }
 
+/* Whether parameters are divided over ranks. */
+static inline bool divides(const struct engine *e)
+{
+    return e->config.params_divided && e->ranks > 1;
+}
+
 /* Whether a layer's parameters live on the host: blocks', where they do. */
 static inline bool streams_layer(const struct engine *e, int layer)
 {
     return e->config.params_on_host && layer > 0 && layer < e->table->n_layers - 1;
+}
+
+/* Whether they come into their slot when a pass needs them: from the host, other ranks, or both. */
+static inline bool fills_layer(const struct engine *e, int layer)
+{
+    return divides(e) || streams_layer(e, layer);
 }
 
 /* Elements of the exchange and of the host's parameters: bf16 or fp32. */
@@ -498,6 +520,16 @@ void channels_update_important(struct engine *e, struct step_report *report);
 
 /* sharing.c */
 
+/* Elements have so many bytes. The caller says where arrays lie, if there are several ranks. */
+void sharing_divide(const struct engine *e, struct divided *d, size_t bytes);
+void sharing_free(struct divided *d);
+
+/* Whether each rank has all parameters: then those that change are sent. */
+static inline bool sharing_is_needed(const struct engine *e)
+{
+    return e->ranks > 1 && !divides(e);
+}
+
 void sharing_place(struct engine *e);
 void sharing_create(struct engine *e);
 void sharing_release(struct engine *e);
@@ -509,6 +541,8 @@ static inline void sharing_note(struct engine *e, size_t channel)
 
 /* Owned channels whose parameters changed go to the other ranks, theirs come here. */
 void sharing_exchange(struct engine *e);
+/* Adds what has come since the last call. */
+void sharing_report(struct engine *e, struct step_report *report);
 
 /* selection.c */
 
@@ -575,12 +609,19 @@ void windows_restore_exchange(struct engine *e);
 
 /* parameters.c */
 
+/* Device memory where this rank's share lives, if parameters are divided and do not live on the
+ * host. */
+void parameters_place(struct engine *e);
 void parameters_create(struct engine *e);
 void parameters_release(struct engine *e);
-/* What slots hold is old; what changed it is on the compute stream. */
+/* Owned parameters where they live on the device, if that is no slot: elements [first, first + n)
+ * of a matrix's are these, rounded as parameters are. values: host memory */
+void parameters_take(struct engine *e, const struct matrix *m, size_t first, size_t n,
+                     const float *values);
+/* What slots hold is old; what changed it is on the compute stream, or brought by `arrived`. */
 void parameters_forget(struct engine *e);
-/* Bytes that have come since the last call. */
-size_t parameters_take_bytes(struct engine *e);
+/* Adds what has come since the last call. */
+void parameters_report(struct engine *e, struct step_report *report);
 
 /* interval.c */
 

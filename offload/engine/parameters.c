@@ -1,16 +1,71 @@
-/* Parameters that live on the host and come to the device, a layer at a time, into slots that
- * blocks share: each pass brings a block into the slot that the block so many before it has left. A
- * slot is filled from the host's array as it lies; rows whose state is on the device then get their
- * masters, which are newer. What it holds is good until the step's end changes parameters. */
+/* Parameters that come to where the model reads them, a layer at a time, into slots that blocks
+ * share: each pass brings a block into the slot that the block so many before it has left. They
+ * come from the host, whose array is copied as it lies (rows whose state is on the device then get
+ * their masters, which are newer); or, divided over ranks, from all of them, each of which has the
+ * rows of its own channels on its device or brings them from its host. What a slot holds is good
+ * until the step's end changes parameters. Embeddings and head have slots of their own.
+ *
+ * All ranks gather in the same order, that of the passes, between the same reductions; and what one
+ * operation of theirs waits for has always been queued before it. So none waits for ever. */
 #include "offload/engine/internal.h"
 
 #include "data/alloc.h"
+#include "data/bf16.h"
 
 #include <stdlib.h>
 
 static int slot_of(const struct engine *e, int layer)
 {
     return params_slot(e->table, e->table->value_slots, layer);
+}
+
+/* ---- where they live ---- */
+
+/* Whether a matrix's owned parameters live on the device, and what the model reads is a slot. */
+static bool has_home(const struct engine *e, const struct matrix *m)
+{
+    return divides(e) && !m->streams;
+}
+
+void parameters_place(struct engine *e)
+{
+    const size_t size = dtype_size(e->dtype);
+    struct arena *a = &e->arena;
+    for (int i = 0; i < e->n_matrices; i++)
+        if (has_home(e, &e->matrices[i]) && e->matrices[i].n_owned > 0)
+            e->matrices[i].values =
+                arena_take(a, &a->use.parameters, owned_elements(&e->matrices[i]), size);
+}
+
+void parameters_take(struct engine *e, const struct matrix *m, size_t first, size_t n,
+                     const float *values)
+{
+    const size_t size = dtype_size(e->dtype);
+    if (!has_home(e, m))
+        return;
+    void *rounded = zf_malloc(n * size);
+    for (size_t i = 0; i < n; i++)
+        if (e->dtype == DTYPE_BF16)
+            ((uint16_t *)rounded)[i] = bf16_parameter(values[i]);
+        else
+            ((float *)rounded)[i] =
+                e->config.bf16 ? bf16_to_f32(bf16_parameter(values[i])) : values[i];
+    e->device->copy(e->device->compute, (char *)m->values + first * size, rounded, n * size);
+    free(rounded);
+}
+
+/* ---- making ---- */
+
+static void describe_slots(struct engine *e)
+{
+    struct divided *slots = &e->parameters.slots;
+    const size_t size = dtype_size(e->dtype);
+    sharing_divide(e, slots, size);
+    for (int i = 0; i < e->n_matrices; i++) {
+        const struct matrix *m = &e->matrices[i];
+        slots->arrays[i].data = (char *)e->params + m->param->value_offset * size;
+        slots->arrays[i].own = has_home(e, m) ? m->values : NULL;
+    }
 }
 
 void parameters_create(struct engine *e)
@@ -22,6 +77,8 @@ void parameters_create(struct engine *e)
     p->changed = e->device->event_create();
     for (int i = 0; i < p->n_slots; i++)
         p->left[i] = e->device->event_create();
+    if (divides(e))
+        describe_slots(e);
     parameters_forget(e);
 }
 
@@ -33,6 +90,17 @@ void parameters_release(struct engine *e)
     e->device->event_destroy(p->changed);
     free(p->holds);
     free(p->left);
+    sharing_free(&p->slots);
+}
+
+/* ---- coming ---- */
+
+/* The compute stream waits for what is on its way to a layer. */
+static void await(struct engine *e, int layer)
+{
+    if (e->streams.arriving[layer])
+        e->device->event_order(e->device->compute, e->streams.arrived[layer]);
+    e->streams.arriving[layer] = false;
 }
 
 void parameters_forget(struct engine *e)
@@ -63,41 +131,62 @@ static size_t copy_layer(struct engine *e, int layer)
     return bytes;
 }
 
-/* Brings a layer into its slot, unless that holds it. */
-static void fill(struct engine *e, int layer)
+/* This rank's rows come up from the host, into the slot. */
+static void come_up(struct engine *e, int layer)
 {
     struct parameters *p = &e->parameters;
-    const int slot = slot_of(e, layer);
-    if (p->holds[slot] == layer)
-        return;
-    p->holds[slot] = layer;
     windows_wait_commits(e, layer);
     e->device->event_order(e->streams.up, p->changed);
-    e->device->event_order(e->streams.up, p->left[slot]);
+    e->device->event_order(e->streams.up, p->left[slot_of(e, layer)]);
     trace_begin(e->config.trace, TRACE_LINK_UP, "layer");
     const size_t bytes = copy_layer(e, layer);
     e->device->row_ops->show_rows(e->streams.up, &e->batches.layers[layer], exchange_dtype(e),
                                   !copies_rows(e));
     trace_end(e->config.trace, TRACE_LINK_UP, bytes);
-    p->bytes += bytes;
+    p->bytes_up += bytes;
     streams_bring(e, layer, e->streams.up);
+}
+
+/* All ranks' rows meet in the slot; this one's are behind what brings them from the host: into the
+ * slot, or what the host has updated to where they live. */
+static void gather_layer(struct engine *e, int layer)
+{
+    struct parameters *p = &e->parameters;
+    const int first = e->batches.first_of_layer[layer], last = e->batches.first_of_layer[layer + 1];
+    e->device->event_order(e->streams.gathering, p->changed);
+    e->device->event_order(e->streams.gathering, p->left[slot_of(e, layer)]);
+    e->device->event_order(e->streams.gathering, e->streams.arrived[layer]);
+    comm_device_all_gather(e->comm, e->streams.gathering, p->slots.arrays + first, last - first);
+    for (int i = first; i < last; i++)
+        p->bytes_gathered += (e->matrices[i].param->n_elements - owned_elements(&e->matrices[i])) *
+                             dtype_size(e->dtype);
+    streams_bring(e, layer, e->streams.gathering);
+}
+
+/* Brings a layer into its slot, unless that holds it. */
+static void fill(struct engine *e, int layer)
+{
+    int *holds = &e->parameters.holds[slot_of(e, layer)];
+    if (!fills_layer(e, layer) || *holds == layer)
+        return;
+    *holds = layer;
+    if (streams_layer(e, layer))
+        come_up(e, layer);
+    if (divides(e))
+        gather_layer(e, layer);
+}
+
+/* Slots that blocks have. */
+static int count_slots(const struct engine *e)
+{
+    return e->table->value_slots > 0 ? e->table->value_slots : e->table->n_layers - 2;
 }
 
 /* The first blocks of a pass come while the embeddings are computed. */
 static void fill_first(struct engine *e)
 {
-    const int blocks = e->table->n_layers - 2, slots = e->table->value_slots;
-    for (int layer = 1; layer <= (slots > 0 ? slots : blocks); layer++)
-        if (streams_layer(e, layer) && !e->config.params_come_late)
-            fill(e, layer);
-}
-
-/* The compute stream waits for what is on its way to a layer. */
-static void await(struct engine *e, int layer)
-{
-    if (e->streams.arriving[layer])
-        e->device->event_order(e->device->compute, e->streams.arrived[layer]);
-    e->streams.arriving[layer] = false;
+    for (int layer = 1; layer <= count_slots(e) && !e->config.params_come_late; layer++)
+        fill(e, layer);
 }
 
 void engine_before_layer(struct engine *e, int layer)
@@ -105,21 +194,22 @@ void engine_before_layer(struct engine *e, int layer)
     struct parameters *p = &e->parameters;
     p->direction = layer < p->last ? -1 : 1;
     p->last = layer;
-    if (streams_layer(e, layer))
-        fill(e, layer);
+    fill(e, layer);
     await(e, layer);
     if (layer == 0)
         fill_first(e);
 }
 
+/* Behind a block its slot brings the next one; behind the last that has none, on the way up, comes
+ * the head. */
 void engine_after_layer(struct engine *e, int layer)
 {
     struct parameters *p = &e->parameters;
-    const int slots = e->table->value_slots, next = layer + p->direction * slots;
-    if (!streams_layer(e, layer))
+    const int head = e->table->n_layers - 1, next = layer + p->direction * count_slots(e);
+    if (!fills_layer(e, layer))
         return;
     e->device->event_record(p->left[slot_of(e, layer)], e->device->compute);
-    if (slots > 0 && streams_layer(e, next) && !e->config.params_come_late)
+    if (layer > 0 && layer < head && next > 0 && next <= head && !e->config.params_come_late)
         fill(e, next);
 }
 
@@ -129,9 +219,10 @@ void engine_settle(struct engine *e)
         await(e, layer);
 }
 
-size_t parameters_take_bytes(struct engine *e)
+void parameters_report(struct engine *e, struct step_report *report)
 {
-    const size_t bytes = e->parameters.bytes;
-    e->parameters.bytes = 0;
-    return bytes;
+    struct parameters *p = &e->parameters;
+    report->bytes_up += p->bytes_up;
+    report->bytes_gathered += p->bytes_gathered;
+    p->bytes_up = p->bytes_gathered = 0;
 }

@@ -1,5 +1,5 @@
-/* Several ranks: parameters that changed go from their owners to the others, a few matrices at a
- * time. */
+/* Several ranks: who has which part of a matrix's array; and parameters that changed, which go from
+ * their owners to the others, a few matrices at a time. */
 #include "offload/engine/internal.h"
 
 #include "data/alloc.h"
@@ -7,13 +7,36 @@
 #include <stdlib.h>
 #include <string.h>
 
+void sharing_divide(const struct engine *e, struct divided *d, size_t bytes)
+{
+    const size_t n = (size_t)e->n_matrices, ranks = (size_t)e->ranks;
+    d->arrays = zf_calloc(n, sizeof *d->arrays);
+    d->shares = zf_calloc(n * ranks, sizeof *d->shares);
+    for (size_t i = 0; i < n; i++) {
+        const struct matrix *m = &e->matrices[i];
+        const size_t row = (size_t)m->cols * bytes;
+        d->arrays[i].shares = d->shares + i * ranks;
+        for (int r = 0; r < e->ranks; r++) {
+            const struct range owned = schedule_owned(m->index, m->param->rows, e->ranks, r);
+            d->shares[i * ranks + (size_t)r] = (struct comm_share){
+                (size_t)owned.first * row, (size_t)(owned.last - owned.first) * row};
+        }
+    }
+}
+
+void sharing_free(struct divided *d)
+{
+    free(d->arrays);
+    free(d->shares);
+}
+
 /* Least size of the buffer that they go through. */
 #define SHARED_BYTES ((size_t)4 << 20)
 
 void sharing_place(struct engine *e)
 {
     size_t largest = SHARED_BYTES;
-    if (e->ranks == 1)
+    if (!sharing_is_needed(e))
         return;
     for (int i = 0; i < e->n_matrices; i++) {
         size_t bytes = e->table->params[i].n_elements * dtype_size(e->dtype);
@@ -27,15 +50,15 @@ void sharing_place(struct engine *e)
 void sharing_create(struct engine *e)
 {
     e->sharing.updated = zf_calloc(e->n_channels, 1);
-    e->sharing.offset = zf_calloc((size_t)e->ranks + 1, sizeof *e->sharing.offset);
-    if (e->ranks > 1)
+    e->sharing.parts = zf_calloc((size_t)e->ranks, sizeof *e->sharing.parts);
+    if (sharing_is_needed(e))
         e->sharing.rows_host = zf_malloc(sizeof(int) * e->n_channels);
 }
 
 void sharing_release(struct engine *e)
 {
     free(e->sharing.updated);
-    free(e->sharing.offset);
+    free(e->sharing.parts);
     free(e->sharing.rows_host);
 }
 
@@ -52,7 +75,7 @@ static int find_runs(struct engine *e, int first, int last, struct shared_run *r
     int n_runs = 0, n_rows = 0;
     size_t at = 0;
     for (int r = 0; r < e->ranks; r++) {
-        e->sharing.offset[r] = at;
+        const size_t begin = at;
         for (int i = first; i < last; i++) {
             const struct matrix *m = &e->matrices[i];
             struct range owned = schedule_owned(i, m->param->rows, e->ranks, r);
@@ -65,8 +88,8 @@ static int find_runs(struct engine *e, int first, int last, struct shared_run *r
             if (run.n > 0)
                 runs[n_runs++] = run;
         }
+        e->sharing.parts[r] = (struct comm_share){begin, at - begin};
     }
-    e->sharing.offset[e->ranks] = at;
     return n_runs;
 }
 
@@ -94,33 +117,51 @@ static void share_matrices(struct engine *e, int first, int last)
     for (int i = 0; i < n_runs; i++)
         if (runs[i].rank == e->rank)
             copy_run(e, &runs[i], true);
-    comm_device_all_gather(e->comm, e->streams.reducing, e->sharing.memory, e->sharing.offset);
+    comm_device_all_gather(
+        e->comm, e->streams.reducing,
+        &(struct comm_shares){.data = e->sharing.memory, .shares = e->sharing.parts}, 1);
     for (int i = 0; i < n_runs; i++)
         if (runs[i].rank != e->rank)
             copy_run(e, &runs[i], false);
+    for (int r = 0; r < e->ranks; r++)
+        e->sharing.bytes_gathered += r == e->rank ? 0 : e->sharing.parts[r].bytes;
     free(runs);
+}
+
+/* Matrices [first, last), once what has come up of their layers is there. */
+static void exchange_matrices(struct engine *e, int first, int last)
+{
+    const int from = e->matrices[first].param->layer, to = e->matrices[last - 1].param->layer;
+    for (int layer = from; layer <= to; layer++)
+        e->device->event_order(e->streams.reducing, e->streams.arrived[layer]);
+    share_matrices(e, first, last);
+    for (int layer = from; layer <= to; layer++)
+        streams_bring(e, layer, e->streams.reducing);
 }
 
 void sharing_exchange(struct engine *e)
 {
     size_t bytes = 0;
     int first = 0;
-    if (e->ranks == 1)
+    if (!sharing_is_needed(e))
         return;
     streams_follow(e, e->streams.reducing, e->device->compute);
-    streams_follow(e, e->streams.reducing, e->streams.up);
     for (int i = 0; i < e->n_matrices; i++) {
         size_t here = e->table->params[i].n_elements * dtype_size(e->dtype);
         if (bytes + here > e->sharing.bytes) {
-            share_matrices(e, first, i);
+            exchange_matrices(e, first, i);
             first = i;
             bytes = 0;
         }
         bytes += here;
     }
-    share_matrices(e, first, e->n_matrices);
+    exchange_matrices(e, first, e->n_matrices);
     memset(e->sharing.updated, 0, e->n_channels);
     plan_host_loop(e->device->plan, e->n_channels); /* find_runs */
-    for (int layer = 0; layer < e->table->n_layers; layer++)
-        streams_bring(e, layer, e->streams.reducing);
+}
+
+void sharing_report(struct engine *e, struct step_report *report)
+{
+    report->bytes_gathered += e->sharing.bytes_gathered;
+    e->sharing.bytes_gathered = 0;
 }

@@ -15,6 +15,9 @@ void norms_place(struct engine *e)
 void norms_create(struct engine *e)
 {
     e->norms.reducing = -1;
+    sharing_divide(e, &e->norms.gradients, sizeof *e->grads);
+    for (int i = 0; i < e->n_matrices; i++)
+        e->norms.gradients.arrays[i].data = e->grads + e->matrices[i].param->gradient_offset;
     e->norms.summary_host = e->device->allocate_host(sizeof *e->norms.summary_host);
     if (e->config.update_interval == 0)
         e->norms.squared_host = e->device->allocate_host(sizeof(float) * e->n_channels);
@@ -22,6 +25,7 @@ void norms_create(struct engine *e)
 
 void norms_release(struct engine *e)
 {
+    sharing_free(&e->norms.gradients);
     e->device->release_host(e->norms.summary_host);
     if (e->norms.squared_host)
         e->device->release_host(e->norms.squared_host);
@@ -48,17 +52,9 @@ void engine_before_backward(struct engine *e)
 /* Each rank's part goes to its owner, in place. */
 static void reduce_layer(struct engine *e, int layer)
 {
-    for (int i = e->batches.first_of_layer[layer]; i < e->batches.first_of_layer[layer + 1]; i++) {
-        const struct param *p = e->matrices[i].param;
-        for (int r = 0; r < e->ranks; r++) {
-            struct range owned = schedule_owned(i, p->rows, e->ranks, r);
-            comm_device_reduce(e->comm, e->streams.reducing,
-                               e->grads + p->gradient_offset +
-                                   (size_t)owned.first * (size_t)p->cols,
-                               (size_t)(owned.last - owned.first) * (size_t)p->cols, r);
-        }
-    }
-    comm_device_reduce_begin(e->comm);
+    const int first = e->batches.first_of_layer[layer], last = e->batches.first_of_layer[layer + 1];
+    comm_device_reduce(e->comm, e->streams.reducing, e->norms.gradients.arrays + first,
+                       last - first);
     e->norms.reducing = layer;
 }
 
@@ -145,8 +141,8 @@ static void use_gradient(struct engine *e, struct step_report *report)
 static void count_step(struct engine *e, struct step_report *report)
 {
     channels_count_updates(e);
-    plan_host_loop(e->device->plan, (size_t)e->list.n + (e->ranks > 1 ? e->n_channels : 0));
-    if (e->ranks > 1)
+    plan_host_loop(e->device->plan, (size_t)e->list.n + (sharing_is_needed(e) ? e->n_channels : 0));
+    if (sharing_is_needed(e))
         for (size_t c = 0; c < e->n_channels; c++)
             if (channel_has_slot(e->selection.place[c]))
                 sharing_note(e, c);
@@ -197,7 +193,8 @@ bool engine_end_step(struct engine *e, struct step_report *report, struct zf_err
     else
         update(e, report);
     windows_end_staging(e);
-    report->bytes_up += parameters_take_bytes(e);
+    sharing_report(e, report);
+    parameters_report(e, report);
     report->update_interval = e->windows.interval;
     report_host_time(e, report);
     return e->skipped_in_a_row < SKIPPED_IN_A_ROW_LIMIT ||

@@ -11,6 +11,7 @@ void streams_create(struct engine *e)
     struct streams *s = &e->streams;
     size_t layers = (size_t)e->table->n_layers;
     s->reducing = d->stream_create();
+    s->gathering = d->stream_create();
     s->down = d->stream_create();
     s->up = d->stream_create();
     s->mark = d->event_create();
@@ -33,7 +34,7 @@ void streams_release(struct engine *e)
 {
     struct device *d = e->device;
     struct streams *s = &e->streams;
-    struct stream *streams[] = {s->reducing, s->down, s->up};
+    struct stream *streams[] = {s->reducing, s->gathering, s->down, s->up};
     for (size_t i = 0; i < sizeof streams / sizeof *streams; i++)
         d->stream_destroy(streams[i]);
     d->event_destroy(s->mark);
@@ -59,7 +60,7 @@ int streams_slot(const struct engine *e, int layer)
 void streams_wait(struct engine *e)
 {
     struct streams *s = &e->streams;
-    struct stream *streams[] = {s->reducing, s->down, s->up, e->device->compute};
+    struct stream *streams[] = {s->reducing, s->gathering, s->down, s->up, e->device->compute};
     for (size_t i = 0; i < sizeof streams / sizeof *streams; i++)
         e->device->stream_wait(streams[i]);
 }

@@ -295,8 +295,8 @@ static void receive(struct engine *e, int layer, const struct group *g, struct s
     for (int i = e->batches.first_of_layer[layer]; i < e->batches.first_of_layer[layer + 1]; i++) {
         const struct matrix *m = &e->matrices[i];
         const struct row_groups groups = all_groups(e, m);
-        for_each_in_group(r, &groups, g->index, e->ranks > 1 && m->selectable ? m->param->rows : 0)
-            sharing_note(e, m->first_channel + (size_t)r);
+        const int rows = sharing_is_needed(e) && m->selectable ? m->param->rows : 0;
+        for_each_in_group(r, &groups, g->index, rows) sharing_note(e, m->first_channel + (size_t)r);
     }
     const size_t bytes = exchange_bytes(e, g, layer);
     if (bytes > 0)
@@ -337,7 +337,8 @@ static void arrive(struct engine *e, struct group *g, struct step_report *report
     }
     trace_end(e->config.trace, TRACE_LINK_UP, report->bytes_up - before);
     host_trace(e, &g->update, "AdamW");
-    plan_host_group_loop(e->device->plan, e->ranks > 1 ? e->n_channels : 0, e->windows.interval);
+    plan_host_group_loop(e->device->plan, sharing_is_needed(e) ? e->n_channels : 0,
+                         e->windows.interval);
     int staleness = e->step - g->oldest_in_flight;
     assert(staleness <= e->windows.interval - 1 + e->windows.lag);
     report->staleness = staleness > report->staleness ? staleness : report->staleness;

@@ -41,6 +41,16 @@ plan "the same, windows on the host, recomputation" "${four[@]}" "${zenflow[@]}"
     --gradient_checkpointing
 plan "the same, ZeRO-Offload" "${four[@]}" --method offload --steps 8 --dropout 0 --gradient_checkpointing
 
+# Stage 3: parameters divided over the ranks, on their devices and on their hosts.
+for preset in gpt-6.7b llama-2-7b; do
+    for seqs in 4 8; do
+        four=(--plan a100-40gb --ranks 4 --preset "$preset" --seqs "$seqs" --length 512 --stage 3)
+        plan "$preset on 4 A100s 40 GB, stage 3, $seqs sequences of 512 each" "${four[@]}" "${zenflow[@]}"
+        plan "the same, parameters on the hosts" "${four[@]}" "${zenflow[@]}" --offload_param 2
+        plan "the same, recomputation, parameters on the devices" "${four[@]}" "${zenflow[@]}" --gradient_checkpointing
+    done
+done
+
 for preset in gpt2-xl gpt-6.7b; do
     for seqs in 4 8 16; do
         one=(--plan h100 --preset "$preset" --seqs "$seqs" --length 512)

@@ -23,7 +23,7 @@
 
 struct ncclComm {
     MPI_Comm mpi;
-    int rank;
+    int rank, size;
     long enqueued, begun; /* groups */
     long fault_after;     /* or -1 */
     bool blocking;
@@ -31,13 +31,13 @@ struct ncclComm {
     std::atomic<bool> fault; /* read by other threads */
 };
 
-enum kind { ALL_REDUCE, REDUCE, BROADCAST };
+enum kind { ALL_REDUCE, REDUCE, BROADCAST, ALL_GATHER, REDUCE_SCATTER };
 
 struct collective {
     enum kind kind;
     const char *data;
     char *result;
-    size_t bytes;
+    size_t bytes; /* of the data */
     int root;
     std::vector<char> sent, received; /* ordinary memory, for MPI */
     bool is_read(const ncclComm *c) const
@@ -46,7 +46,20 @@ struct collective {
     }
     bool is_written(const ncclComm *c) const
     {
-        return kind == ALL_REDUCE || (kind == REDUCE) == (root == c->rank);
+        if (kind == REDUCE)
+            return root == c->rank;
+        return kind != BROADCAST || root != c->rank || data != result;
+    }
+    size_t result_bytes(const ncclComm *c) const
+    {
+        return kind == ALL_GATHER       ? bytes * (size_t)c->size
+               : kind == REDUCE_SCATTER ? bytes / (size_t)c->size
+                                        : bytes;
+    }
+    /* Whether what it reads is a part of what it writes, or the other way round. */
+    bool in_place(const ncclComm *c) const
+    {
+        return data < result + result_bytes(c) && result < data + bytes;
     }
 };
 
@@ -78,11 +91,11 @@ static MPI_Request begin_collective(collective &c, ncclComm_t comm)
 {
     MPI_Request request;
     int floats = (int)(c.bytes / sizeof(float));
-    c.received.resize(c.bytes);
+    c.received.resize(c.result_bytes(comm));
     if (c.is_read(comm))
         c.sent.assign(c.data, c.data + c.bytes);
     if (c.is_written(comm))
-        memset(c.result, POISON, c.bytes);
+        memset(c.result, POISON, c.result_bytes(comm));
     switch (c.kind) {
     case ALL_REDUCE:
         check_mpi(MPI_Iallreduce(c.sent.data(), c.received.data(), floats, MPI_FLOAT, MPI_SUM,
@@ -97,6 +110,14 @@ static MPI_Request begin_collective(collective &c, ncclComm_t comm)
             c.received = c.sent;
         check_mpi(
             MPI_Ibcast(c.received.data(), (int)c.bytes, MPI_BYTE, c.root, comm->mpi, &request));
+        break;
+    case ALL_GATHER:
+        check_mpi(MPI_Iallgather(c.sent.data(), (int)c.bytes, MPI_BYTE, c.received.data(),
+                                 (int)c.bytes, MPI_BYTE, comm->mpi, &request));
+        break;
+    case REDUCE_SCATTER:
+        check_mpi(MPI_Ireduce_scatter_block(c.sent.data(), c.received.data(), floats / comm->size,
+                                            MPI_FLOAT, MPI_SUM, comm->mpi, &request));
     }
     return request;
 }
@@ -105,15 +126,15 @@ static MPI_Request begin_collective(collective &c, ncclComm_t comm)
 static void end_collective(const collective &c, ncclComm_t comm)
 {
     if (c.is_written(comm))
-        for (size_t i = 0; i < c.bytes; i++)
+        for (size_t i = 0; i < c.result_bytes(comm); i++)
             if ((unsigned char)c.result[i] != POISON)
                 emulator_fault("the result of an NCCL operation was written by others before the "
                                "operation was done (byte %zu of %zu)",
-                               i, c.bytes);
-    if (c.is_read(comm) && c.data != c.result && memcmp(c.data, c.sent.data(), c.bytes) != 0)
+                               i, c.result_bytes(comm));
+    if (c.is_read(comm) && !c.in_place(comm) && memcmp(c.data, c.sent.data(), c.bytes) != 0)
         emulator_fault("the data of an NCCL operation changed before the operation was done");
     if (c.is_written(comm))
-        memcpy(c.result, c.received.data(), c.bytes);
+        memcpy(c.result, c.received.data(), c.result_bytes(comm));
 }
 
 static emulator_progress run_group(group &g)
@@ -164,7 +185,7 @@ static ncclResult_t add(ncclComm_t comm, cudaStream_t stream, const collective &
     if (c.is_read(comm))
         emulator_check_range("the data of an NCCL operation", c.data, c.bytes);
     if (c.is_written(comm))
-        emulator_check_range("the result of an NCCL operation", c.result, c.bytes);
+        emulator_check_range("the result of an NCCL operation", c.result, c.result_bytes(comm));
     std::shared_ptr<group> g = open_group;
     if (!g)
         g = std::make_shared<group>(group{comm, stream, 0, false, {}, {}});
@@ -227,6 +248,39 @@ ncclResult_t ncclBroadcast(const void *data, void *result, size_t count, ncclDat
                {BROADCAST, (const char *)data, (char *)result, size_of(count, type), root, {}, {}});
 }
 
+/* part: of `whole`, which has as much of each rank; they are apart, or the part is this rank's. */
+static void check_parts(const char *part, const char *whole, size_t bytes, ncclComm_t comm)
+{
+    if (part + bytes > whole && part < whole + bytes * (size_t)comm->size &&
+        part != whole + (size_t)comm->rank * bytes)
+        emulator_fault("an NCCL operation is in place, but a rank's part is not in its place");
+}
+
+ncclResult_t ncclAllGather(const void *data, void *result, size_t count, ncclDataType_t type,
+                           ncclComm_t comm, cudaStream_t stream)
+{
+    const size_t bytes = size_of(count, type);
+    check_parts((const char *)data, (const char *)result, bytes, comm);
+    return add(comm, stream, {ALL_GATHER, (const char *)data, (char *)result, bytes, 0, {}, {}});
+}
+
+ncclResult_t ncclReduceScatter(const void *data, void *result, size_t count, ncclDataType_t type,
+                               ncclRedOp_t, ncclComm_t comm, cudaStream_t stream)
+{
+    const size_t bytes = size_of(count, type);
+    if (type != ncclFloat32)
+        return ncclInvalidArgument;
+    check_parts((const char *)result, (const char *)data, bytes, comm);
+    return add(comm, stream,
+               {REDUCE_SCATTER,
+                (const char *)data,
+                (char *)result,
+                bytes * (size_t)comm->size,
+                0,
+                {},
+                {}});
+}
+
 /* ---- communicators ---- */
 
 ncclResult_t ncclGetUniqueId(ncclUniqueId *id)
@@ -249,6 +303,7 @@ ncclResult_t ncclCommInitRankConfig(ncclComm_t *made, int size, ncclUniqueId id,
     emulator_drain();
     ncclComm_t comm = *made = new ncclComm();
     comm->rank = rank;
+    comm->size = size;
     comm->blocking = config->blocking != 0;
     comm->fault_after = emulator_environment("ZF_EMULATOR_NCCL_FAULT", -1);
     check_mpi(PMPI_Comm_dup(MPI_COMM_WORLD, &comm->mpi));

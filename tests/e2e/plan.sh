@@ -133,30 +133,31 @@ memory() { # memory COMMAND...: the table that it prints
     "$@" >"$scratch/stdout" 2>"$scratch/stderr" && sed -n '/^host memory of each rank, which/,/^  total/p' \
         "$scratch/stderr" && sed -n 's/^\(host memory of each rank: .*\) of optimizer.*/\1/p' "$scratch/stderr"
 }
-for n in 1 2; do
+for ranks_of in "1 2" "2 2" "2 3"; do
+    read -r n stage <<<"$ranks_of"
     launch=()
-    [ $n = 1 ] || launch=(mpirun -n $n --oversubscribe --bind-to none)
-    check "memory of $n rank(s) of the CPU device" memory "${launch[@]}" "$train" --config configs/sample.json \
-        --device cpu --bf16.enabled true --max_steps 2 --do_eval false --do_predict false \
-        --output_dir "$scratch/run$n"
-    cp "$scratch/check.log" "$scratch/memory$n"
-    check "as planned" memory "$train" --config configs/sample.json --bf16.enabled true --max_steps 2 \
-        --do_eval false --do_predict false --plan_ranks $n \
-        --plan "$scratch/cpu$n.json"
+    [ "$n" = 1 ] || launch=(mpirun -n "$n" --oversubscribe --bind-to none)
+    sample=("$train" --config configs/sample.json --bf16.enabled true --max_steps 2 --do_eval false
+        --do_predict false --zero_optimization.stage "$stage" --zero_optimization.offload_param.buffer_count 1)
+    check "memory of $n rank(s) of the CPU device, stage $stage" memory "${launch[@]}" "${sample[@]}" --device cpu \
+        --output_dir "$scratch/run$n$stage"
+    cp "$scratch/check.log" "$scratch/memory"
+    check "as planned" memory "${sample[@]}" --plan_ranks "$n" --plan "$scratch/cpu$n.json"
     cp "$scratch/check.log" "$scratch/planned"
-    check "which is the same table" diff "$scratch/planned" "$scratch/memory$n"
-    check "and has lines" test "$(wc -l <"$scratch/memory$n")" = 9
+    check "which is the same table" diff "$scratch/planned" "$scratch/memory"
+    check "and has lines" test "$(wc -l <"$scratch/memory")" = 9
 done
 
 figures() { # figures NAME COMMAND...: its traffic and memory
     local name=$1
     shift
     "$@" --preset gpt --seqs 2 --length 12 --steps 8 --warm-up 8 --probe 64 --bf16 --method "$method" \
-        --topk_ratio "$topk" --accumulate "$accumulate" --json "$scratch/$name.json" >/dev/null &&
+        --topk_ratio "$topk" --accumulate "$accumulate" "${places[@]}" --json "$scratch/$name.json" >/dev/null &&
         python3 -c '
 import json, sys
 line = json.load(open(sys.argv[1]))["methods"][0]
-print(*(line[k] for k in ("bytes_down", "bytes_up", "bytes_moved", "device_bytes", "host_bytes", "tokens")))
+print(*(line[k] for k in ("bytes_down", "bytes_up", "bytes_moved", "bytes_gathered", "device_bytes",
+                                "host_bytes", "tokens")))
 ' "$scratch/$name.json" >"$scratch/$name.txt"
 }
 as_planned() { # as_planned RANKS [MACHINE PROGRAM DEVICE]
@@ -166,6 +167,17 @@ as_planned() { # as_planned RANKS [MACHINE PROGRAM DEVICE]
         figures plan "$bench" train --plan "$scratch/$machine$1.json" --ranks "$1" &&
         paste "$scratch/run.txt" "$scratch/plan.txt" && cmp "$scratch/run.txt" "$scratch/plan.txt"
 }
+# All of whose matrices divide: one call for each and its gradient, however many ranks there are.
+launches() { # launches RANKS: of a step in stage 3
+    "$bench" train --plan h100 --ranks "$1" --preset gpt --seqs 2 --method staggered --topk_ratio 0 --stage 3 \
+        --steps 8 --json "$scratch/launches.json" >/dev/null &&
+        python3 -c 'import json, sys; print(json.load(open(sys.argv[1]))["methods"][0]["plan"]["launches"])' \
+            "$scratch/launches.json"
+}
+check "launches of a step do not depend on how many ranks divide parameters" bash -c '
+    [ -n "$1" ] && [ "$1" = "$2" ] && [ "$1" = "$3" ] || { echo "of 2, 4 and 8 ranks: $1, $2, $3"; exit 1; }' _ \
+    "$(launches 2)" "$(launches 4)" "$(launches 8)"
+places=()
 # With several ranks it is chance which of them owns the important channels: there are none then.
 for method_of in "offload 0.05 device" "staggered 0.05 device" "staggered 0.05 host"; do
     read -r method topk accumulate <<<"$method_of"
@@ -175,6 +187,14 @@ for method_of in "resident 0.05 device" "offload 0.05 device" "staggered 0 devic
     read -r method topk accumulate <<<"$method_of"
     check "traffic and memory of $method_of, two ranks" as_planned 2
 done
+for places_of in "--stage 3 --buffer_count 1" "--stage 3 --buffer_count 2" "--offload_param 1"; do
+    read -ra places <<<"$places_of"
+    method=staggered topk=0 accumulate=device
+    check "traffic and memory of two ranks with $places_of" as_planned 2
+done
+places=(--stage 3 --buffer_count 1) method=resident
+check "traffic and memory of two ranks, resident, with --stage 3" as_planned 2
+places=()
 if [ -x "$emulated" ]; then
     export ZF_EMULATOR_DEVICES=2
     method=staggered topk=0 accumulate=device

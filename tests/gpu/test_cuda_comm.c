@@ -53,8 +53,10 @@ static void reduces(void **state)
 static void gathers(void **state)
 {
     (void)state;
-    each_order(check_all_gather(MANY));
-    check_all_gather(2 * OVER_STAGING);
+    for (int in_place = 0; in_place < 2; in_place++) {
+        each_order(check_all_gather(MANY, in_place));
+        check_all_gather(2 * OVER_STAGING, in_place);
+    }
 }
 
 static void orders_two_streams(void **state)

@@ -626,9 +626,6 @@ static void refuses_contradictions(void **state)
         {"{\"zero_optimization\": {\"zenflow\": {\"offload\": \"host\"}}}", COMPLETE,
          "FILE:1: zero_optimization.zenflow.offload is \"host\", but it is true or false, or "
          "\"auto\""},
-        {"{\"zero_optimization\": {\"stage\": 3}}", COMPLETE,
-         "FILE:1: zero_optimization.stage is 3, but dividing parameters over 2 ranks is not "
-         "available: use stage 2"},
         {"{\"scheduler\": {\"params\": {\"warmup_max_lr\": 1}}}", COMPLETE,
          "FILE:1: scheduler.params.warmup_max_lr is 1.0, but scheduler.type is not given: "
          "WarmupLR, "
@@ -743,6 +740,39 @@ static void refuses_incomplete_runs(void **state)
     assert_works(parse(NULL, "--print_config", 1), err); /* shows what there is */
     assert_int_equal(c.action, CONFIG_PRINT);
     config_free(&c);
+}
+
+/* Stage 3 of several ranks divides parameters, wherever they live; of one it is stage 2, unless
+ * they live on the host. */
+static void stage_3_divides_parameters(void **state)
+{
+    (void)state;
+    static const struct {
+        const char *json;
+        int ranks, slots;
+        bool on_host;
+    } cases[] = {
+        {"{\"zero_optimization\": {\"stage\": 2}}", 2, 0, false},
+        {"{\"zero_optimization\": {\"stage\": 3}}", 1, 0, false},
+        {"{\"zero_optimization\": {\"stage\": 3}}", 2, 2, false},
+        {"{\"zero_optimization\": {\"stage\": 3, \"offload_param\": {\"buffer_count\": 3}}}", 2, 3,
+         false},
+        {"{\"zero_optimization\": {\"stage\": 3, \"offload_optimizer\": {\"device\": \"cpu\"},\n"
+         "\"offload_param\": {\"device\": \"cpu\"}}}",
+         1, 2, true},
+        {"{\"zero_optimization\": {\"stage\": 3, \"offload_optimizer\": {\"device\": \"cpu\"},\n"
+         "\"offload_param\": {\"device\": \"cpu\", \"buffer_count\": 1}}}",
+         4, 1, true},
+    };
+    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
+        assert_works(parse_text(cases[i].json, COMPLETE, cases[i].ranks), err);
+        assert_works(config_resolve_steps(&c, 800, &err), err);
+        const struct engine_config e = engine_settings(&c, NULL);
+        assert_int_equal(engine_value_slots(&c), cases[i].slots);
+        assert_int_equal(e.params_on_host, cases[i].on_host);
+        assert_int_equal(e.params_divided, c.zero_stage == 3);
+        config_free(&c);
+    }
 }
 
 static void warns_once_a_key(void **state)
@@ -1000,6 +1030,7 @@ int main(void)
         cmocka_unit_test(refuses_contradictions),
         cmocka_unit_test(refuses_what_zenflow_cannot_do),
         cmocka_unit_test(refuses_incomplete_runs),
+        cmocka_unit_test(stage_3_divides_parameters),
         cmocka_unit_test(warns_once_a_key),
         cmocka_unit_test(leaves_places_open),
         cmocka_unit_test(writes_the_same_run),

@@ -257,6 +257,63 @@ static void refuses_to_save_what_is_not_finite(void **state)
     free(path);
 }
 
+/* The hooks of a pass, in order. */
+struct hook_log {
+    char text[400];
+};
+
+static void log_before(void *context, int layer)
+{
+    struct hook_log *log = context;
+    const size_t n = strlen(log->text);
+    snprintf(log->text + n, sizeof log->text - n, "<%d", layer);
+}
+
+static void log_after(void *context, int layer)
+{
+    struct hook_log *log = context;
+    const size_t n = strlen(log->text);
+    snprintf(log->text + n, sizeof log->text - n, "%d>", layer);
+}
+
+/* Who evaluates, saves, fails to save, or passes by calls the same hooks in the same order: what
+ * ranks do beside each other, where each has a part of the parameters. */
+static void the_same_hooks_whoever_reads(void **state)
+{
+    (void)state;
+    struct gpt_config c;
+    struct zf_error err;
+    assert_works(gpt_config_preset(&c, "gpt", &err), err);
+    c.head = GPT_HEAD_CLASSIFY;
+    struct gpt *model = make(&c);
+    struct hook_log log = {""};
+    const struct gpt_hooks hooks = {
+        .context = &log, .before_layer = log_before, .after_layer = log_after};
+    struct batch *batch = batches_create(1, 4, 2);
+    char *path = zf_format("%s/hooks", directory);
+    assert_works(file_make_directory(path, &err), err);
+    gpt_init_weights(model, 1);
+    gpt_set_hooks(model, &hooks);
+    gpt_pass_by(model);
+    assert_string_equal(log.text, "<0<11><22><33>0>");
+    const struct hook_log expected = log;
+    log.text[0] = 0;
+    batch->n_tokens = batch->n_seqs = 0;
+    gpt_evaluate(model, batch, NULL);
+    assert_string_equal(log.text, expected.text);
+    for (int i = 0; i < 3; i++) {
+        log.text[0] = 0;
+        if (i == 1)
+            *(float *)weights(model, "transformer.h.0.ln_1.weight") = NAN;
+        const bool saved = gpt_save(model, i == 2 ? "/no/such/folder" : path, NULL, &err);
+        assert_true(saved == (i == 0));
+        assert_string_equal(log.text, expected.text);
+    }
+    batches_free(batch, 1);
+    gpt_destroy(model);
+    free(path);
+}
+
 static void a_language_model_becomes_a_classifier(void **state)
 {
     (void)state;
@@ -467,6 +524,7 @@ int main(void)
         cmocka_unit_test(loads_what_it_saves),
         cmocka_unit_test(writes_the_tensors_that_it_read),
         cmocka_unit_test(refuses_to_save_what_is_not_finite),
+        cmocka_unit_test(the_same_hooks_whoever_reads),
         cmocka_unit_test(a_language_model_becomes_a_classifier),
         cmocka_unit_test(a_head_for_other_labels_is_replaced),
         cmocka_unit_test(refuses_what_does_not_fit),

@@ -449,6 +449,41 @@ static void auto_is_settled_where_memory_is_the_hosts(void **state)
     config_free(&config);
 }
 
+/* Of two ranks, parameters may be divided over them: embeddings are whole in their slot, and a half
+ * of them besides. */
+static void parameters_are_divided_over_ranks(void **state)
+{
+    (void)state;
+    const char *const offload[] = {"--zero_optimization.stage",
+                                   "2",
+                                   OPTIMIZER,
+                                   "--gradient_checkpointing",
+                                   "--per_device_train_batch_size",
+                                   "1",
+                                   "--per_device_eval_batch_size",
+                                   "1",
+                                   "--zero_optimization.offload_param.buffer_count",
+                                   "2",
+                                   NULL};
+    struct comm *alone = run.comm;
+    make_run(offload);
+    run.model_config.n_layer = 40;
+    run.comm = comm_create_planned(2, 1);
+    config.n_ranks = 2;
+    assert_advice("zero_optimization.stage 3");
+    const size_t whole = needed();
+    const double parameters = row("parameters");
+    config.zero_stage = 3;
+    assert_true(needed() < whole - (1 << 20));
+    assert_int_equal(run.size.value_slots, 2);
+    assert_true(row("parameters") < parameters);
+    assert_false(plan(1));
+    assert_null(strstr(err.text, "zero_optimization.stage 3,"));
+    comm_destroy(run.comm);
+    run.comm = alone;
+    config_free(&config);
+}
+
 /* It is taken as it is needed, so what is more than there is free now is no fault. */
 static void the_cpu_devices_memory_is_the_hosts(void **state)
 {
@@ -508,6 +543,7 @@ int main(void)
         cmocka_unit_test(says_the_least_that_would_fit),
         cmocka_unit_test(evaluation_alone_takes_a_smaller_batch),
         cmocka_unit_test(names_what_the_host_could_take),
+        cmocka_unit_test(parameters_are_divided_over_ranks),
         cmocka_unit_test(slots_for_all_blocks_are_told_of),
         cmocka_unit_test(the_fastest_that_fits_is_chosen),
         cmocka_unit_test(choices_are_told),

@@ -56,6 +56,10 @@ ncclResult_t ncclReduce(const void *data, void *result, size_t count, ncclDataTy
                         ncclRedOp_t op, int root, ncclComm_t comm, cudaStream_t stream);
 ncclResult_t ncclBroadcast(const void *data, void *result, size_t count, ncclDataType_t type,
                            int root, ncclComm_t comm, cudaStream_t stream);
+ncclResult_t ncclReduceScatter(const void *data, void *result, size_t count, ncclDataType_t type,
+                               ncclRedOp_t op, ncclComm_t comm, cudaStream_t stream);
+ncclResult_t ncclAllGather(const void *data, void *result, size_t count, ncclDataType_t type,
+                           ncclComm_t comm, cudaStream_t stream);
 
 #ifdef __cplusplus
 }

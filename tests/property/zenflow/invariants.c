@@ -444,21 +444,34 @@ static void remove_shared(char *folder)
     free(folder);
 }
 
+/* Where parameters live, beside whole on each rank's device. */
+enum params_place { PARAMS_DEVICE, PARAMS_HOST, PARAMS_DIVIDED };
+
 /* Where things may live, beside everything on the device. */
 struct places {
     enum engine_accumulate windows;
-    bool params_on_host, offload_important;
+    enum params_place params;
+    bool offload_important;
     int value_slots;
     bool zero_copy;
 };
 
-static const struct places all_places[] = {{ENGINE_ACCUMULATE_HOST, false, true, 0, false},
-                                           {ENGINE_ACCUMULATE_DEVICE, true, false, 1, false},
-                                           {ENGINE_ACCUMULATE_DEVICE, true, true, 2, true},
-                                           {ENGINE_ACCUMULATE_HOST, true, false, 2, false},
-                                           {ENGINE_ACCUMULATE_DEVICE, true, false, 0, true},
-                                           {ENGINE_ACCUMULATE_HOST, true, true, 1, true}};
-#define N_PLACES (int)(sizeof all_places / sizeof *all_places)
+static const struct places all_places[] = {
+    {ENGINE_ACCUMULATE_HOST, PARAMS_DEVICE, true, 0, false},
+    {ENGINE_ACCUMULATE_DEVICE, PARAMS_HOST, false, 1, false},
+    {ENGINE_ACCUMULATE_DEVICE, PARAMS_HOST, true, 2, true},
+    {ENGINE_ACCUMULATE_HOST, PARAMS_HOST, false, 2, false},
+    {ENGINE_ACCUMULATE_DEVICE, PARAMS_HOST, false, 0, true},
+    {ENGINE_ACCUMULATE_HOST, PARAMS_HOST, true, 1, true},
+    {ENGINE_ACCUMULATE_DEVICE, PARAMS_DIVIDED, false, 1, false}, /* with several ranks */
+    {ENGINE_ACCUMULATE_HOST, PARAMS_DIVIDED, true, 2, false},
+    {ENGINE_ACCUMULATE_DEVICE, PARAMS_DIVIDED, false, 0, true}};
+
+static int n_places(void)
+{
+    const int all = (int)(sizeof all_places / sizeof *all_places);
+    return comm_size(world) > 1 ? all : all - 3;
+}
 
 /* The workers of every second problem are late. */
 static void create_in(struct problem *p, unsigned seed, struct engine_config c,
@@ -469,7 +482,8 @@ static void create_in(struct problem *p, unsigned seed, struct engine_config c,
     c.accumulate = places->windows;
     c.offload_important = places->offload_important;
     c.params_come_late = seed % 3 == 0;
-    c.params_on_host = places->params_on_host && comm_size(world) == 1;
+    c.params_on_host = places->params == PARAMS_HOST;
+    c.params_divided = places->params != PARAMS_DEVICE;
     c.zero_copy = places->zero_copy;
     problem_value_slots = places->value_slots;
     problem_create(p, seed, world, &c);
@@ -500,13 +514,13 @@ static void assert_places_agree(unsigned seed, struct engine_config c, const cha
     problem_create(&base, seed, world, &c);
     run(&base, 0, 30);
     problem_finish(&base);
-    for (int i = 0; i < N_PLACES; i++) {
+    for (int i = 0; i < n_places(); i++) {
         struct problem p, resumed;
         const int n = 7 + (int)seed % 9;
         create_in(&p, seed, c, &all_places[i]);
         run(&p, 0, n - 1);
         problem_step_unseen(&p, n - 1);
-        create_in(&resumed, seed, c, &all_places[(i + 1) % N_PLACES]);
+        create_in(&resumed, seed, c, &all_places[(i + 1) % n_places()]);
         resume_at(&p, &resumed, folder);
         run(&p, n, 30);
         run(&resumed, n, 30);
@@ -565,7 +579,7 @@ static void M5(void **state)
         struct problem base;
         problem_create(&base, seed, world, &c);
         char *expected = run_unwatched(&base, true);
-        for (int i = 0; i < N_PLACES; i++) {
+        for (int i = 0; i < n_places(); i++) {
             struct problem p;
             create_in(&p, seed, c, &all_places[i]);
             char *seen = run_unwatched(&p, false);
@@ -675,6 +689,8 @@ static void I6_other_ranks(void **state)
     for (unsigned seed = 0; seed < 10; seed++) {
         struct engine_config c = problem_random_config(300 + seed);
         struct problem p, one;
+        c.params_divided = c.values_follow = seed % 2;
+        problem_value_slots = (int)seed % 3;
         problem_create(&p, seed, world, &c);
         run(&p, 0, 7);
         problem_create(&one, seed, alone, &c);
@@ -957,6 +973,7 @@ static void fp32_masters(void **state)
         struct problem p;
         c.bf16 = true;
         c.values_follow = seed % 2;
+        c.params_divided = seed % 4 == 1;
         c.topk_ratio = seed % 5 ? c.topk_ratio : 1;
         problem_create(&p, seed, world, &c);
         const size_t n = p.table.n_elements;
@@ -976,11 +993,11 @@ static void fp32_masters(void **state)
             assert_memory_equal(got, values + m->param->offset + (size_t)(m->owned.first * m->cols),
                                 sizeof(float) * owned_elements(m));
         }
+        problem_read_params(&p);
         for (int k = 0; k < p.table.n_params && !on_cuda(); k++)
             for (size_t i = 0; i < p.table.params[k].n_elements; i++) {
                 const size_t at = p.table.params[k].offset + i;
-                assert_true(((float *)p.device_params)[at] ==
-                            bf16_to_f32(bf16_parameter(values[at])));
+                assert_true(p.params[at] == bf16_to_f32(bf16_parameter(values[at])));
             }
         problem_destroy(&p);
         free(values);
@@ -995,6 +1012,8 @@ static void non_finite(void **state)
     for (unsigned seed = 0; seed < 10; seed++) {
         struct engine_config c = problem_random_config(500 + seed);
         struct problem p, clean;
+        c.params_divided = c.values_follow = seed % 3 == 0;
+        problem_value_slots = 1;
         struct step_report r;
         struct zf_error err;
         problem_create(&p, seed, world, &c);
@@ -1317,6 +1336,7 @@ int main(int argc, char **argv)
         cmocka_unit_test(M2),
         cmocka_unit_test(M3),
         cmocka_unit_test(device_bytes),
+        cmocka_unit_test(divided_bytes),
         cmocka_unit_test(M4),
         cmocka_unit_test(M5),
         cmocka_unit_test(ten_times),

@@ -46,13 +46,28 @@ struct place {
     struct gpt_size size;
 };
 
-#define N_PLACES 48
+#define N_PLACES 72
 
-/* Windows, important state and parameters on the device or on the host, parameters in one slot,
- * two, or as many as blocks; gradients in one slot or two, or as many as blocks. */
+/* Where parameters are: whole on each device; divided over ranks, on the device or on the host; of
+ * one rank on the host. In one slot, two, or as many as blocks. */
+static const struct {
+    bool on_host, divided;
+    int slots;
+} params_places[] = {{false, false, 0}, {true, true, 1},  {true, true, 2},
+                     {true, true, 0},   {false, true, 1}, {false, true, 2}};
+#define PARAMS_PLACES (int)(sizeof params_places / sizeof *params_places)
+
+static int params_place(int i)
+{
+    return i / 4 % PARAMS_PLACES;
+}
+
+/* Windows, important state and parameters on the device or on the host; gradients in one slot or
+ * two, or as many as blocks. */
 static struct place place(int i)
 {
-    static const int value_slots[] = {0, 1, 2, 0}, gradient_slots[] = {1, 2, 0};
+    static const int gradient_slots[] = {1, 2, 0};
+    const int params = params_place(i);
     struct place p = {.config = problem_config()};
     p.config.topk_ratio = 0.1;
     p.config.update_interval = 4;
@@ -61,33 +76,43 @@ static struct place place(int i)
     p.config.bf16 = problem_device->dtype == DTYPE_BF16 || i % 5 == 0;
     p.config.accumulate = i % 2 ? ENGINE_ACCUMULATE_HOST : ENGINE_ACCUMULATE_DEVICE;
     p.config.offload_important = i / 2 % 2;
-    p.config.params_on_host = i / 4 % 4 > 0 && comm_size(places_comm) == 1;
+    p.config.params_on_host = params_places[params].on_host;
+    p.config.params_divided = params_places[params].divided;
     p.config.zero_copy = i % 3 == 1;
     p.size = (struct gpt_size){.max_tokens = SEQUENCES * TOKENS,
                                .max_seqs = SEQUENCES,
                                .micro_batches = MICRO_BATCHES,
-                               .value_slots = p.config.params_on_host ? value_slots[i / 4 % 4] : 0,
-                               .gradient_slots = gradient_slots[i / 16],
+                               .value_slots = params_places[params].slots,
+                               .gradient_slots = gradient_slots[i / (4 * PARAMS_PLACES)],
                                .mode = i % 3 ? GPT_TRAIN : GPT_TRAIN_RECOMPUTE};
     if (p.size.gradient_slots == 0) /* then micro-batches may go one after the other */
         p.size.micro_batches = 1;
     return p;
 }
 
-/* Several ranks keep parameters on the device: places that differ in theirs are then the same. */
-static bool is_another(int i)
+/* Over one rank and on the device nothing is divided. Several ranks, which take longer, try each
+ * number of gradients' slots with a third of the other places. */
+static bool is_a_place(int i)
 {
-    return comm_size(places_comm) == 1 || i / 4 % 4 == 0;
+    if (comm_size(places_comm) > 1)
+        return i / (4 * PARAMS_PLACES) == (i + params_place(i)) % 3;
+    return params_places[params_place(i)].on_host || !params_places[params_place(i)].divided;
+}
+
+/* Whether ranks keep their own channels' parameters alone. */
+static bool is_divided(const struct place *p)
+{
+    return p->config.params_divided && comm_size(places_comm) > 1;
 }
 
 static const char *describe(const struct place *p)
 {
     static char text[200];
     snprintf(text, sizeof text,
-             "host windows %d, offload %d, parameters on the host %d in %d slots, %d slots for "
-             "gradients, zero copy %d",
+             "host windows %d, offload %d, parameters on the host %d, divided %d, in %d slots, %d "
+             "slots for gradients, zero copy %d",
              p->config.accumulate, p->config.offload_important, p->config.params_on_host,
-             p->size.value_slots, p->size.gradient_slots, p->config.zero_copy);
+             is_divided(p), p->size.value_slots, p->size.gradient_slots, p->config.zero_copy);
     return text;
 }
 
@@ -107,18 +132,24 @@ static struct gpt_config thin_model(int layers)
     return c;
 }
 
-static struct memory_use measure(struct device *device, const struct gpt_config *model,
-                                 const struct place *p)
+/* What one of so many ranks holds. */
+static struct memory_use measure_ranks(struct device *device, const struct gpt_config *model,
+                                       const struct place *p, int rank, int ranks)
 {
     struct memory_use use = {0};
     struct param_table table = gpt_param_table(model);
     params_share_values(&table, p->size.value_slots);
     params_share_gradients(&table, p->size.gradient_slots);
     gpt_measure(device, model, &p->size, &use);
-    engine_measure(&p->config, device, &table, comm_rank(places_comm), comm_size(places_comm),
-                   &use);
+    engine_measure(&p->config, device, &table, rank, ranks, &use);
     params_free(&table);
     return use;
+}
+
+static struct memory_use measure(struct device *device, const struct gpt_config *model,
+                                 const struct place *p)
+{
+    return measure_ranks(device, model, p, comm_rank(places_comm), comm_size(places_comm));
 }
 
 /* ---- a run ---- */
@@ -219,7 +250,7 @@ void M2(void **state)
     (void)state;
     const struct gpt_config model = thin_model(4);
     for (int i = 0; i < N_PLACES; i++) {
-        if (!is_another(i))
+        if (!is_a_place(i))
             continue;
         const struct place p = place(i);
         const struct memory_use use = measure(problem_device, &model, &p);
@@ -269,13 +300,14 @@ struct growth {
     struct counts counts;
 };
 
-static struct growth grow(const struct place *p, int from, int to)
+static struct growth grow(const struct place *p, int from, int to, int ranks)
 {
     const struct gpt_config less = large_model(from), more = large_model(to);
     const struct counts a = count(&less), b = count(&more);
     struct device device = *problem_device;
     device.dtype = DTYPE_BF16;
-    const struct memory_use before = measure(&device, &less, p), after = measure(&device, &more, p);
+    const struct memory_use before = measure_ranks(&device, &less, p, 0, ranks);
+    const struct memory_use after = measure_ranks(&device, &more, p, 0, ranks);
     const double all = (double)(memory_total(&after) - after.activations) -
                        (double)(memory_total(&before) - before.activations);
     const double state = (double)after.important - (double)before.important;
@@ -294,10 +326,10 @@ void M3(void **state)
     for (int i = 0; i < N_PLACES; i++) {
         struct place p = place(i);
         p.config.bf16 = true;
-        if (p.config.accumulate != ENGINE_ACCUMULATE_HOST || p.size.value_slots == 0 ||
-            p.size.gradient_slots == 0)
+        if (p.config.accumulate != ENGINE_ACCUMULATE_HOST || !p.config.params_on_host ||
+            p.size.value_slots == 0 || p.size.gradient_slots == 0)
             continue;
-        const struct growth g = grow(&p, 24, 96);
+        const struct growth g = grow(&p, 24, 96, 1);
         const double most = 16 * g.counts.channels + 256 * g.counts.matrices;
         if (g.rest > most)
             fail_msg("72 layers more take %.0f bytes beside important state: %s", g.rest,
@@ -339,7 +371,7 @@ void device_bytes(void **state)
         p.config.params_on_host = b->params_on_host;
         p.size.value_slots = b->params_on_host ? 2 : 0;
         p.size.gradient_slots = 2;
-        const struct growth g = grow(&p, 24, 96);
+        const struct growth g = grow(&p, 24, 96, 1);
         const struct memory_use use = measure(&device, &model, &p);
         printf("  %-36s %6.3f  of it important state %5.3f  %6.3f\n", b->name, g.all, g.state,
                (double)(memory_total(&use) - use.activations) / count(&model).parameters);
@@ -347,9 +379,34 @@ void device_bytes(void **state)
     }
 }
 
-/* Elements of matrices, of all layers or of blocks; and of those channels that are deferred. */
+/* What layers add to each of R ranks' devices, but for important state and tables of channels and
+ * matrices, which each has of all: an Rth of what they add to one; and slots, embeddings and head,
+ * which each has whole, are what they are. */
+void divided_bytes(void **state)
+{
+    (void)state;
+    for (int i = 0; i < N_PLACES; i++) {
+        struct place p = place(i);
+        p.config.bf16 = true;
+        if (!p.config.params_divided || p.size.value_slots == 0 || p.size.gradient_slots == 0)
+            continue;
+        struct place whole = p;
+        whole.size.value_slots = p.config.params_on_host ? p.size.value_slots : 0;
+        const struct growth one = grow(&whole, 24, 96, 1);
+        for (int ranks = 2; ranks <= 8; ranks *= 2) {
+            const struct growth each = grow(&p, 24, 96, ranks);
+            const double tables = 16 * each.counts.channels + 512 * each.counts.matrices;
+            if (each.rest > one.rest / ranks + tables)
+                fail_msg("72 layers more take %.0f bytes of each of %d ranks, and %.0f of one: %s",
+                         each.rest, ranks, one.rest, describe(&p));
+        }
+    }
+}
+
+/* Elements of matrices, of all layers or of blocks; of those channels that are deferred; and of
+ * vectors. */
 struct elements {
-    double all, blocks, deferred, deferred_in_blocks;
+    double all, blocks, deferred, deferred_in_blocks, vectors, vectors_in_blocks;
 };
 
 static struct elements count_elements(const struct gpt_config *model, double topk_ratio)
@@ -361,8 +418,11 @@ static struct elements count_elements(const struct gpt_config *model, double top
         const bool in_block = p->layer > 0 && p->layer < table.n_layers - 1;
         const int chosen = (int)(topk_ratio * p->rows + 1e-9);
         const double deferred = (double)(p->rows - (chosen < 1 ? 1 : chosen)) * p->cols;
-        if (p->kind != PARAM_MATRIX)
+        if (p->kind != PARAM_MATRIX) {
+            n.vectors += (double)p->n_elements;
+            n.vectors_in_blocks += in_block ? (double)p->n_elements : 0;
             continue;
+        }
         n.all += (double)p->n_elements;
         n.blocks += in_block ? (double)p->n_elements : 0;
         n.deferred += deferred;
@@ -382,32 +442,46 @@ static double arrivals(const struct place *p, int blocks)
     return blocks + (passes - 1) * (blocks - kept);
 }
 
+/* Parameters that come to each rank from others in S steps, over all ranks: what the steps have
+ * changed, or where they are divided all of a layer whenever it comes. */
+static double gathered(const struct place *p, const struct elements *n, int blocks)
+{
+    const int S = p->config.update_interval;
+    const double in_blocks = n->blocks + n->vectors_in_blocks, all = n->all + n->vectors;
+    const double changed = n->deferred + S * (all - n->deferred);
+    const double divided = S * (all - in_blocks + arrivals(p, blocks) * in_blocks / blocks);
+    return (double)dtype_size(problem_device->dtype) * (comm_size(places_comm) - 1) *
+           (is_divided(p) ? divided : changed);
+}
+
 /* Link bytes of S steps, over all ranks, are the formula's: a deferred channel's mean goes down
  * once, or its gradient S times; its parameter comes up once, or with its whole block whenever that
- * comes. Copies take important channels' places with them. */
+ * comes. Copies take important channels' places with them. So are those that ranks send each other
+ * of parameters. */
 void M4(void **state)
 {
     (void)state;
     const int blocks = 4;
     const struct gpt_config model = thin_model(blocks);
     for (int i = 0; i < N_PLACES; i++) {
-        if (!is_another(i))
+        if (!is_a_place(i))
             continue;
         const struct place p = place(i);
         const int S = p.config.update_interval;
         const struct elements n = count_elements(&model, p.config.topk_ratio);
         const double size = p.config.bf16 ? 2 : 4;
         const bool streams = p.config.params_on_host;
-        double down = 0, up = 0;
+        double crossed[3] = {0};
         struct trainer t;
         trainer_create(&t, problem_device, &model, &p, 3 * S);
         for (int step = 0; step < 3 * S; step++) {
             const struct step_report r = train(&t, step);
-            down += step < S ? 0 : (double)r.bytes_down;
-            up += step < S ? 0 : (double)r.bytes_up;
+            const double now[] = {(double)r.bytes_down, (double)r.bytes_up,
+                                  (double)r.bytes_gathered};
+            for (int way = 0; way < 3; way++)
+                crossed[way] += step < S ? 0 : now[way];
         }
-        double crossed[] = {down, up};
-        comm_all_reduce_f64(places_comm, crossed, 2);
+        comm_all_reduce_f64(places_comm, crossed, 3);
         const double each_step = streams ? arrivals(&p, blocks) * n.blocks / blocks : 0;
         const bool copies = !p.config.zero_copy && !problem_device->unified;
         const double leaving = copies ? n.all : n.deferred;
@@ -419,6 +493,9 @@ void M4(void **state)
         if (crossed[0] != expected_down || crossed[1] != expected_up)
             fail_msg("%.0f bytes down, not %.0f, and %.0f up, not %.0f: %s", crossed[0],
                      expected_down, crossed[1], expected_up, describe(&p));
+        if (crossed[2] != 2 * gathered(&p, &n, blocks))
+            fail_msg("%.0f bytes between ranks, not %.0f: %s", crossed[2],
+                     2 * gathered(&p, &n, blocks), describe(&p));
         trainer_destroy(&t);
     }
 }

@@ -123,8 +123,8 @@ static void create(struct problem *p, unsigned seed, const struct engine_config 
 {
     struct zf_error err;
     struct engine_config used = *config;
-    if (emulator_seed) /* every problem sees another order of the streams' work */
-        emulator_seed(++emulator_orders);
+    if (emulator_seed) /* every problem and rank sees another order of the streams' work */
+        emulator_seed(64 * ++emulator_orders + (uint32_t)comm_rank(p->comm));
     size_t n = p->table.n_elements;
     p->params = zf_malloc_aligned(sizeof(float) * n);
     p->grads = zf_malloc_aligned(sizeof(float) * n);
@@ -135,8 +135,9 @@ static void create(struct problem *p, unsigned seed, const struct engine_config 
         for (size_t i = q->offset; i < q->offset + q->n_elements; i++)
             p->params[i] = noise((uint32_t)i, 3, 4, seed);
     }
-    p->takes_values = used.values_follow |= used.params_on_host;
-    if (used.params_on_host)
+    const bool divided = used.params_divided && comm_size(p->comm) > 1;
+    p->takes_values = used.values_follow |= used.params_on_host | used.params_divided;
+    if (used.params_on_host || divided)
         params_share_values(&p->table, problem_value_slots);
     p->device_params = p->device->allocate(dtype_size(p->device->dtype) * p->table.n_values);
     p->device_grads = p->device->allocate(sizeof(float) * p->table.n_gradients);

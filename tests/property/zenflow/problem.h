@@ -52,7 +52,8 @@ void problem_finish(struct problem *p);
 
 /* The device that problems are made on: the CPU device, unless a test program sets another. */
 extern struct device *problem_device;
-/* Blocks' slots for parameters, of problems whose configuration has them on the host. */
+/* Blocks' slots for parameters, of problems whose configuration has them on the host, or divides
+ * them over several ranks. */
 extern int problem_value_slots;
 
 /* The learning rate of a step. */

@@ -1,0 +1,125 @@
+#!/usr/bin/env bash
+# Stage 3: parameters divided over ranks, on their devices or on their hosts. A run, its checkpoints, what it
+# evaluates, predicts and exports are, to the bit, those of as many ranks in stage 2; killed and resumed too.
+
+. tests/e2e/lib/common.sh "$@"
+need python3 mpirun pgrep
+
+mkdir "$scratch/deep" # more blocks than slots, and matrices that do not divide by three
+cat >"$scratch/deep/config.json" <<'END_OF_CONFIG'
+{"model_type": "gpt2", "architectures": ["GPT2LMHeadModel"], "vocab_size": 8000, "n_positions": 64,
+ "n_embd": 32, "n_layer": 5, "n_head": 2}
+END_OF_CONFIG
+deep=("${tiny[@]}" --config_name "$scratch/deep" --max_steps 8 --eval_strategy steps --eval_steps 3
+    --train_batch_size 12 --per_device_eval_batch_size 10 --do_train --do_eval --do_predict)
+divided=(--zero_optimization.stage 3 --zero_optimization.offload_param.buffer_count 2)
+hosted=("${divided[@]}" --zero_optimization.offload_param.device cpu)
+
+same() { # same WHAT FOLDER FOLDER [FIRST STEP]: models, predictions, and what was logged on the way
+    check "$1: the same model" cmp "$2/model.safetensors" "$3/model.safetensors"
+    check "$1: the same predictions" cmp "$2/SST-2.tsv" "$3/SST-2.tsv"
+    check "$1: the same losses, training and evaluating" compare "$2/trainer_log.jsonl" \
+        "$3/trainer_log.jsonl" 0 "${4:-1}"
+}
+
+# on RANKS CONFIGURATION OPTION...: 12 examples a step
+on() {
+    local n=$1 config=$2
+    shift 2
+    ranks "$n" "$train" --config "configs/$config.json" "${deep[@]}" --per_device_train_batch_size $((12 / n)) "$@"
+}
+
+# 7 batches to evaluate: in the last round some rank has none.
+n=0
+for options in "2 zenflow" "3 zenflow --zero_optimization.zenflow.accumulate host" "2 adamw" "2 zero_offload" \
+    "2 zenflow --bf16.enabled --per_device_train_batch_size 2 --gradient_accumulation_steps 3 --gradient_checkpointing"; do
+    # shellcheck disable=SC2206
+    set=($options)
+    whole=$scratch/whole-$n
+    check "$options: stage 2" on "${set[@]}" --zero_optimization.stage 2 --output_dir "$whole"
+    check "$options: stage 3" on "${set[@]}" "${divided[@]}" --output_dir "$scratch/divided-$n"
+    same "$options: stage 3" "$whole" "$scratch/divided-$n"
+    if [ "${set[1]}" != adamw ]; then
+        check "$options: on the hosts" on "${set[@]}" "${hosted[@]}" --output_dir "$scratch/hosted-$n"
+        same "$options: on the hosts" "$whole" "$scratch/hosted-$n"
+    fi
+    n=$((n + 1))
+done
+
+# A checkpoint says nothing of places: on, from each to each.
+whole=$scratch/whole-0
+saving=(--save_strategy steps --save_steps 3)
+check "stage 2 saves" on 2 zenflow --zero_optimization.stage 2 "${saving[@]}" --output_dir "$scratch/from-whole"
+check "stage 3 saves" on 2 zenflow "${divided[@]}" "${saving[@]}" --output_dir "$scratch/from-divided"
+check "stage 3 on the hosts saves" on 2 zenflow "${hosted[@]}" "${saving[@]}" --output_dir "$scratch/from-hosted"
+for place in divided hosted; do
+    for file in model optimizer-00001-of-00002 optimizer-00002-of-00002; do
+        check "$place: the same $file in a checkpoint" cmp \
+            "$scratch/from-whole/checkpoint-6/$file.safetensors" "$scratch/from-$place/checkpoint-6/$file.safetensors"
+    done
+    check "$place to stage 2" on 2 zenflow --zero_optimization.stage 2 --output_dir "$scratch/$place-to-whole" \
+        --resume_from_checkpoint "$scratch/from-$place/checkpoint-3"
+    same "$place to stage 2" "$whole" "$scratch/$place-to-whole" 4
+done
+check "stage 2 to stage 3" on 2 zenflow "${divided[@]}" --output_dir "$scratch/whole-to-divided" \
+    --resume_from_checkpoint "$scratch/from-whole/checkpoint-3"
+same "stage 2 to stage 3" "$whole" "$scratch/whole-to-divided" 4
+check "stage 3 of two ranks to the hosts of three" on 3 zenflow "${hosted[@]}" --output_dir "$scratch/three" \
+    --resume_from_checkpoint "$scratch/from-divided/checkpoint-3"
+check "three ranks go on alike" compare "$scratch/from-divided/trainer_log.jsonl" \
+    "$scratch/three/trainer_log.jsonl" 2e-5 4
+
+# Killed at some moment behind its first checkpoint, and run again until it has ended.
+slow=(--max_steps 24 --save_strategy steps --save_steps 2 --save_total_limit 2)
+check "24 steps in stage 2" on 2 zenflow --zero_optimization.stage 2 --max_steps 24 --output_dir "$scratch/long"
+for place in divided hosted; do
+    declare -n there=$place
+    killed=$scratch/killed-$place
+    for i in 1 2; do
+        mpirun -n 2 --oversubscribe --bind-to none "$train" --config configs/zenflow.json "${deep[@]}" \
+            --per_device_train_batch_size 6 "${there[@]}" "${slow[@]}" --output_dir "$killed" >"$scratch/killed.log" 2>&1 &
+        job=$!
+        for ((wait = 0; wait < 3000; wait++)); do
+            [ -e "$killed/checkpoint-$((6 * i))" ] && break
+            sleep 0.01
+        done
+        mapfile -t pids < <(pgrep -P "$job" || true)
+        kill -9 "${pids[@]}" 2>/dev/null || true
+        wait "$job" || true
+    done
+    check "$place: killed, goes on to the end" on 2 zenflow "${there[@]}" "${slow[@]}" --output_dir "$killed"
+    check "$place: killed: the same model" cmp "$scratch/long/model.safetensors" "$killed/model.safetensors"
+done
+
+# The best model is loaded back to where parameters live.
+best=(--save_strategy steps --save_steps 2 --eval_strategy steps --eval_steps 2 --save_total_limit 1
+    --greater_is_better --load_best_model_at_end)
+check "best model, stage 2" on 2 zenflow --zero_optimization.stage 2 "${best[@]}" --output_dir "$scratch/best-whole"
+check "best model, stage 3" on 2 zenflow "${divided[@]}" "${best[@]}" --output_dir "$scratch/best-divided"
+same "best model" "$scratch/best-whole" "$scratch/best-divided"
+check "best model: it is not the last" not cmp "$whole/model.safetensors" "$scratch/best-divided/model.safetensors"
+
+# Alone it means nothing, and that is said.
+check "stage 3 with one rank" "$train" --config configs/adamw.json "${deep[@]}" --per_device_train_batch_size 12 \
+    --max_steps 1 --zero_optimization.stage 3 --output_dir "$scratch/alone"
+cp "$scratch/check.log" "$scratch/alone.log"
+check "stage 3 with one rank says that it is stage 2" grep -q "with one rank, .*it is stage 2" "$scratch/alone.log"
+
+if [ -x "$build/zf-train-emulated" ]; then # not with ThreadSanitizer
+    emulated=(--device cuda --config configs/zenflow.json "${deep[@]}" --max_steps 5 --max_train_samples 16
+        --max_eval_samples 5 --max_predict_samples 3 --train_batch_size 4 --per_device_train_batch_size 2
+        --per_device_eval_batch_size 2 --max_seq_length 12)
+    export ZF_EMULATOR_DEVICES
+    for ZF_EMULATOR_DEVICES in 2 1; do # by NCCL, and by MPI where they share a device
+        check "emulated: stage 2, $ZF_EMULATOR_DEVICES device(s)" ranks 2 "$build/zf-train-emulated" "${emulated[@]}" \
+            --zero_optimization.stage 2 --output_dir "$scratch/cuda-whole-$ZF_EMULATOR_DEVICES"
+        for place in divided hosted; do
+            declare -n there=$place
+            check "emulated: $place, $ZF_EMULATOR_DEVICES device(s)" ranks 2 "$build/zf-train-emulated" \
+                "${emulated[@]}" "${there[@]}" --output_dir "$scratch/cuda-$place-$ZF_EMULATOR_DEVICES"
+            same "emulated: $place" "$scratch/cuda-whole-$ZF_EMULATOR_DEVICES" \
+                "$scratch/cuda-$place-$ZF_EMULATOR_DEVICES"
+        done
+    done
+fi
+finish
