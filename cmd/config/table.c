@@ -196,10 +196,10 @@ const struct config_key config_table[] = {
     {DS_NUMBER_OR("auto", CONFIG_INT, ZERO "stage3_prefetch_bucket_size", prefetch, "auto", 0,
                   INT_MAX,
                   "0: they come no earlier than they are needed; else as soon as there is room")},
-    {DS_NUMBER_OR("auto", CONFIG_INT, ZERO "offload_param.buffer_count", param_buffers, "auto", 1,
-                  INT_MAX,
-                  "blocks that a device then has room for; in stage 3 of several ranks too; auto: as "
-                  "many as fit")},
+    {DS_NUMBER_OR(
+        "auto", CONFIG_INT, ZERO "offload_param.buffer_count", param_buffers, "auto", 1, INT_MAX,
+        "blocks that a device then has room for; in stage 3 of several ranks too; auto: as "
+        "many as fit")},
     {DS_BOOL(ZENF "enabled", zenflow.enabled, "false", "true also where the block has any key")},
     {DS_NUMBER(CONFIG_REAL, ZENF "topk_ratio", zenflow.topk_ratio, "0.1", 0, 1,
                "share of each matrix's channels that the device updates in every step")},

@@ -91,7 +91,7 @@ struct matrix {
     float *grad;    /* (n_owned, cols) their averaged gradient, in its layer's slot */
     void *deferred; /* (n_owned, cols) that of deferred channels, once taken, device */
     float *window;  /* (n_owned, cols) open windows, in device or host memory; NULL if none */
-    void *staged; /* (n_owned, cols) `deferred` on the host, where that accumulates; a layer's lie
+    void *staged;   /* (n_owned, cols) `deferred` on the host, where that accumulates; a layer's lie
                      there as they do on the device */
     struct host_adam_matrix host; /* (n_owned, cols) host state */
     struct slots *slots;
