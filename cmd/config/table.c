@@ -99,7 +99,8 @@ const struct config_key config_table[] = {
 
     {HEADING("Batches")},
     {DS_NUMBER_OR("auto", CONFIG_INT, "train_batch_size", train_batch_size, NULL, 1, INT_MAX,
-                  "examples in an optimizer step: the product of the next two and the ranks")},
+                  "examples in an optimizer step: the product of the next two and the ranks; where "
+                  "neither of them is given, a GPU's memory decides how large micro-batches are")},
     {ARG_INT(per_device_train_batch_size, "8", 1, "examples in a rank's micro-batch")},
     {SAME("train_micro_batch_size_per_gpu", "per_device_train_batch_size")},
     {ARG_INT(gradient_accumulation_steps, "1", 1, "micro-batches in an optimizer step")},

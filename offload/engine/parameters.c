@@ -138,6 +138,8 @@ static void come_up(struct engine *e, int layer)
     windows_wait_commits(e, layer);
     e->device->event_order(e->streams.up, p->changed);
     e->device->event_order(e->streams.up, p->left[slot_of(e, layer)]);
+    if (e->config.params_come_late) /* the host is ahead of the device */
+        streams_follow(e, e->streams.up, e->device->compute);
     trace_begin(e->config.trace, TRACE_LINK_UP, "layer");
     const size_t bytes = copy_layer(e, layer);
     e->device->row_ops->show_rows(e->streams.up, &e->batches.layers[layer], exchange_dtype(e),

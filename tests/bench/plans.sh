@@ -127,7 +127,7 @@ row() { # row NAME OPTION...: the table's line alone
 }
 printf '\n==== What each place costs: without a new choice, whether it fits or not\n%34s' ""
 "$bench" train --plan h100 --preset gpt --method staggered --steps 1 --warm-up 1 | sed -n '7s/^ \{19\}//p'
-for of in "h100 gpt-6.7b 4" "h100 gpt-6.7b 16" "rtx-4090 gpt2-xl 4" "rtx-4090 gpt2-xl 16"; do
+for of in "h100 gpt-6.7b 4" "h100 gpt-6.7b 16" "rtx-4090 gpt2-xl 16"; do
     read -r machine preset seqs <<<"$of"
     model=(--plan "$machine" --preset "$preset")
     all=("${model[@]}" --seqs "$seqs")

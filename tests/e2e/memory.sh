@@ -79,6 +79,15 @@ for option in "--offload_param 2" "--accumulate host" "--offload"; do
     check "zf-bench train $option without a host" refuses "--method resident all is on the device" "$bench" train \
         --plan h100 --preset gpt $option
 done
+# Parameters that come only when they are needed: every block waits for its own.
+step_time() { # step_time OPTION...: the plan's median step, in ms
+    "$bench" train --plan h100 --preset gpt2 --seqs 8 --method staggered --accumulate host --offload_param 2 --steps 4 "$@" |
+        awk '/^ZenFlow/ { print $4 }'
+}
+early=$(step_time) late=$(step_time --no_prefetch)
+echo "$early ms a step; $late ms without prefetching"
+check "prefetching is worth something" python3 -c "assert 1.05 * $early < $late"
+
 check "zf-bench train --fit" bash -c '
     "$1" train --plan "$2" --preset gpt --layers 12 --train_batch_size 64 --length 64 --method staggered --fit \
         --steps 4 >"$3/fit" && cat "$3/fit" &&
