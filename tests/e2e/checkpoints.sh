@@ -171,12 +171,12 @@ calls, out = open(sys.argv[1]).read().splitlines(), sys.argv[2]
 def find(pattern, after=-1):
     return next(i for i, call in enumerate(calls) if i > after and re.match(pattern.replace("OUT", out), call))
 for step in (4, 6):
-    published = find(rf'rename\("OUT/tmp-checkpoint-{step}", "OUT/checkpoint-{step}"\) = 0')
+    published = find(rf'rename\("OUT/tmp-checkpoint-{step}", "OUT/checkpoint-{step}"\) += 0')
     for name in ("model.safetensors", "optimizer-00001-of-00001.safetensors", "manifest.json"):
-        assert find(rf"fsync\(\d+<OUT/tmp-checkpoint-{step}/{name}\.\d+\.tmp>\) = 0") < published, name
-    assert find(rf"fsync\(\d+<OUT/tmp-checkpoint-{step}>\) = 0") < published
-    durable = find(r"fsync\(\d+<OUT>\) = 0", published)
-    removed = find(rf'rename\("OUT/checkpoint-{step - 2}", "OUT/tmp-checkpoint-{step - 2}"\) = 0')
+        assert find(rf"fsync\(\d+<OUT/tmp-checkpoint-{step}/{name}\.\d+\.tmp>\) += 0") < published, name
+    assert find(rf"fsync\(\d+<OUT/tmp-checkpoint-{step}>\) += 0") < published
+    durable = find(r"fsync\(\d+<OUT>\) += 0", published)
+    removed = find(rf'rename\("OUT/checkpoint-{step - 2}", "OUT/tmp-checkpoint-{step - 2}"\) += 0')
     assert durable < removed, (published, durable, removed)
 END
     mv "$run/checkpoint-6" "$run/checkpoint-6.replaced" # as after a kill between two renames

@@ -120,7 +120,8 @@ static void change_data(struct draw *d, json_t *header, unsigned char *data, siz
         const json_t *offsets = json_object_get(tensor, "data_offsets");
         const size_t begin = (size_t)json_integer_value(json_array_get(offsets, 0));
         const size_t end = (size_t)json_integer_value(json_array_get(offsets, 1));
-        if ((!any && !strstr(name, wanted)) || end > n || begin + 4 > end || left-- > 0)
+        if ((!any && !strstr(name, wanted)) || end > n || begin > n || begin + 4 > end ||
+            left-- > 0)
             continue;
         const size_t at = begin + (size_t)below(d, (int)(end - begin - 3));
         int32_t value;
