@@ -1,6 +1,7 @@
 /* Checkpoints: OUTPUT_DIR/checkpoint-<step>, a folder as Transformers' Trainer makes it, with the
  * model, its configuration and tokenizer, the optimizer's state and trainer_state.json. A run
- * resumed from one goes on exactly as it would have. A folder of that name is always complete. */
+ * resumed from one goes on exactly as it would have. A manifest (manifest.h) is the last file of
+ * it, and says whether it is whole; checkpoint_folders.h says which ones there are. */
 #ifndef ZF_CMD_CHECKPOINT_H
 #define ZF_CMD_CHECKPOINT_H
 
@@ -15,28 +16,18 @@ struct train_state {
     int skipped_steps;     /* steps whose gradient was not finite */
     int best_step;         /* of the best evaluation, 0: none yet (load_best_model_at_end) */
     double best_metric;
+    char *best_home; /* the folder that has the best one's checkpoint; NULL: none yet */
 };
 
-/* Writes checkpoint-<state->step> and removes the oldest beyond save_total_limit. Collective. */
+/* Writes checkpoint-<state->step>, and returns when it is on the disk. Collective. */
 bool checkpoint_save(struct run *run, const struct train_state *state, struct zf_error *err);
 
-/* The folder of a step's checkpoint, or of the newest one in output_dir (NULL: there is none), as a
- * new string. */
-char *checkpoint_path(const char *output_dir, int step);
-char *checkpoint_find_last(const char *output_dir);
+/* Fails where a checkpoint is not as it was written. Collective. */
+bool checkpoint_check(struct run *run, const char *directory, struct zf_error *err);
 
-/* The folder that a checkpoint lies in, as a new string (NULL: there is no such checkpoint); and
- * whether it is output_dir, whatever either is called. */
-char *checkpoint_home(const char *directory);
-bool checkpoint_is_in(const char *directory, const char *output_dir);
-
-/* Removes the checkpoints of later steps than `last` (-1: all) from output_dir, and what is left of
- * unfinished ones. For one rank. */
-bool checkpoint_remove_after(const char *output_dir, int last, struct zf_error *err);
-
-/* Loads model, optimizer and state, whatever the run has done before. Fails where the checkpoint
- * was made with another batch size, seed or number of training examples, since the run could not go
- * on exactly. Collective. */
+/* Loads model, optimizer and state from a checkpoint that has been checked, whatever the run has
+ * done before. Fails where it was made with another model, other data, or another batch size or
+ * seed, since the run could not go on exactly. Collective. */
 bool checkpoint_load(struct run *run, const char *directory, struct train_state *state,
                      struct zf_error *err);
 

@@ -2,7 +2,6 @@
 
 #include "data/alloc.h"
 #include "data/file.h"
-#include "data/log.h"
 
 #include <errno.h>
 #include <stdio.h>
@@ -38,24 +37,28 @@ void monitor_destroy(struct monitor *monitor)
     free(monitor);
 }
 
-void monitor_write(struct monitor *monitor, const char *name, long step, double value)
+bool monitor_write(struct monitor *monitor, const char *name, long step, double value,
+                   struct zf_error *err)
 {
     if (!monitor)
-        return;
+        return true;
     char *path = zf_format("%s/%s.csv", monitor->directory, name);
     for (char *p = path + strlen(monitor->directory) + 1; *p; p++)
         if (*p == '/' || *p == ' ')
             *p = '_';
     bool is_new = !file_exists(path);
     FILE *f = fopen(path, "a");
+    bool ok = f != NULL;
     if (f) {
         const char *last = strrchr(name, '/');
         if (is_new)
             fprintf(f, "step,%s\n", last ? last + 1 : name);
         fprintf(f, "%ld,%.9g\n", step, value);
-        fclose(f);
-    } else {
-        log_warn("%s: cannot be written: %s", path, strerror(errno));
+        ok = !ferror(f);
+        ok = fclose(f) == 0 && ok;
     }
+    if (!ok)
+        zf_fail(err, "%s: cannot be written: %s", path, strerror(errno));
     free(path);
+    return ok;
 }

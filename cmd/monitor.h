@@ -13,6 +13,7 @@ bool monitor_create(struct monitor **monitor, const struct csv_monitor_config *c
 void monitor_destroy(struct monitor *monitor);
 
 /* name: "Train/Samples/lr". Nothing where monitor is NULL. */
-void monitor_write(struct monitor *monitor, const char *name, long step, double value);
+bool monitor_write(struct monitor *monitor, const char *name, long step, double value,
+                   struct zf_error *err);
 
 #endif

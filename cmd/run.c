@@ -1,6 +1,6 @@
 #include "cmd/run.h"
 
-#include "cmd/checkpoint.h"
+#include "cmd/checkpoint_folders.h"
 #include "cmd/config/engine_settings.h"
 #include "cmd/config/table.h"
 #include "cmd/evaluate.h"
@@ -53,9 +53,13 @@ static bool check_output(const struct run *run, struct zf_error *err)
                        c->model_name_or_path);
     if (c->overwrite_output_dir || c->resume_from_checkpoint)
         return true;
-    char *last = checkpoint_find_last(c->output_dir);
-    bool taken = !last && file_is_directory(c->output_dir) && !file_is_empty(c->output_dir);
-    free(last);
+    bool any;
+    struct file_names names = {0};
+    if (!checkpoint_is_any(c->output_dir, &any, err) ||
+        (file_is_directory(c->output_dir) && !file_list(c->output_dir, &names, err)))
+        return false;
+    bool taken = !any && names.n > 0;
+    file_names_free(&names);
     return !taken || zf_fail(err,
                              "output_dir %s holds other files, and no checkpoint to go on from: "
                              "choose another folder or give --overwrite_output_dir",
@@ -471,10 +475,10 @@ bool run_create(struct run *run, struct config *config, struct comm *comm, struc
     return true;
 }
 
-void run_destroy(struct run *run)
+bool run_destroy(struct run *run, struct zf_error *err)
 {
     engine_destroy(run->engine);
-    trace_destroy(run->trace);
+    const bool whole = trace_destroy(run->trace, err);
     if (run->model) {
         gpt_destroy(run->model);
         batches_free(run->batches, run->size.micro_batches);
@@ -495,6 +499,7 @@ void run_destroy(struct run *run)
         comm_destroy(run->comm);
         device_plan_destroy(run->device);
     }
+    return whole;
 }
 
 /* Evaluation alone leaves in all_results.json what it does not replace, as run_glue.py does. */
@@ -543,7 +548,7 @@ bool run_execute(struct run *run, struct zf_error *err)
     json_t *results = json_object();
     bool ok = true;
     if (c->do_train)
-        ok = train(run, results, err) && checkpoint_export(run, c->output_dir, err);
+        ok = train(run, results, err);
     else
         ok = evaluate_only(run, results, err);
     ok = ok && comm_all_ok(run->comm, write_results(run, results, err), err);

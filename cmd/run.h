@@ -45,7 +45,8 @@ struct run {
 
 /* The same answer on every rank: a fault on any is a fault on all, with the same sentence. */
 bool run_create(struct run *run, struct config *config, struct comm *comm, struct zf_error *err);
-void run_destroy(struct run *run);
+/* Fails where the timeline could not be written whole. */
+bool run_destroy(struct run *run, struct zf_error *err);
 
 /* Trains, evaluates, predicts and writes output_dir, as the configuration says. */
 bool run_execute(struct run *run, struct zf_error *err);

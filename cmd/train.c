@@ -1,6 +1,7 @@
 #include "cmd/train.h"
 
 #include "cmd/checkpoint.h"
+#include "cmd/checkpoint_folders.h"
 #include "cmd/evaluate.h"
 #include "cmd/lr_schedule.h"
 #include "cmd/monitor.h"
@@ -30,9 +31,12 @@ struct trainer {
     int epoch;                  /* that `order` belongs to, -1: none yet */
     struct telemetry telemetry; /* since the last log entry */
     bool offloads;              /* some state lives on the host */
-    char *best_home;            /* the folder that has the best model's checkpoint */
-    int first_step;             /* where this run began, not the one that it resumes, */
-    double start;               /* and when */
+    bool skipping;              /* the last step was skipped */
+    int unproved;         /* the step of a checkpoint whose model has not done a step yet, or 0 */
+    double save_seconds;  /* that training stood still for checkpoints, since the last entry */
+    struct zf_error late; /* the last step's checkpoint could not be written, or "" */
+    int first_step;       /* where this run began, not the one that it resumes, */
+    double start;         /* and when */
 };
 
 /* The examples of a step, as indices into the training set; how many into *n. */
@@ -73,6 +77,14 @@ static void write_entry(struct trainer *t, json_t *entry)
         comm_abort(t->run->comm, &err);
 }
 
+static void write_monitor(struct trainer *t, const char *name, double value)
+{
+    struct zf_error err;
+    const long samples = (long)t->state.step * t->run->config->train_batch_size;
+    if (!monitor_write(t->monitor, name, samples, value, &err))
+        comm_abort(t->run->comm, &err);
+}
+
 static void log_step(struct trainer *t, float lr, const struct step_report *report)
 {
     struct train_state *s = &t->state;
@@ -92,16 +104,18 @@ static void log_step(struct trainer *t, float lr, const struct step_report *repo
                             json_real(t->telemetry.step_seconds / t->telemetry.steps));
         if (t->offloads)
             telemetry_describe(&t->telemetry, gpt_params(t->run->model)->n_parameters, entry);
+        if (t->save_seconds > 0)
+            json_object_set_new(entry, "save_seconds", json_real(t->save_seconds));
         if (s->skipped_steps)
             json_object_set_new(entry, "skipped_steps", json_integer(s->skipped_steps));
-        long samples = (long)s->step * c->train_batch_size;
-        monitor_write(t->monitor, "Train/Samples/train_loss", samples, loss);
-        monitor_write(t->monitor, "Train/Samples/lr", samples, lr);
+        write_monitor(t, "Train/Samples/train_loss", loss);
+        write_monitor(t, "Train/Samples/lr", lr);
         write_entry(t, entry);
     }
     s->loss_sum = 0;
     s->loss_steps = 0;
     t->telemetry = (struct telemetry){0};
+    t->save_seconds = 0;
 }
 
 /* Whether something that happens every so many steps, or at each epoch's end, happens now. */
@@ -117,12 +131,19 @@ static void set_string(char **string, const char *text)
     *string = zf_strdup(text);
 }
 
+/* Whether this step's model is saved. While steps are skipped there is none to go on from. */
+static bool saves(const struct trainer *t)
+{
+    const struct config *c = t->run->config;
+    return !t->skipping && is_due(c, c->save_strategy, c->save_steps, t->state.step);
+}
+
 /* Remembers the best evaluation of a step that is saved, for load_best_model_at_end. */
 static void note_best(struct trainer *t, const json_t *evaluation)
 {
     const struct config *c = t->run->config;
     struct train_state *s = &t->state;
-    if (!c->load_best_model_at_end || !is_due(c, c->save_strategy, c->save_steps, s->step))
+    if (!c->load_best_model_at_end || !saves(t))
         return;
     char *key = zf_format("eval_%s", c->metric_for_best_model);
     double value = json_number_value(json_object_get(evaluation, key));
@@ -131,14 +152,12 @@ static void note_best(struct trainer *t, const json_t *evaluation)
         (c->greater_is_better ? value > s->best_metric : value < s->best_metric)) {
         s->best_metric = value;
         s->best_step = s->step;
-        set_string(&t->best_home, c->output_dir);
+        set_string(&s->best_home, c->output_dir);
     }
 }
 
-/* Evaluates the model as it is, after so many steps, and logs it. model: "final" or "best" where it
- * is what the run leaves; NULL on the way, where windows are open. Adds to `evaluation`. */
-static bool evaluate(struct trainer *t, int step, const char *model, json_t *evaluation,
-                     struct zf_error *err)
+/* Evaluates the model as it is, after so many steps. Adds to `evaluation`. */
+static bool evaluate(struct trainer *t, int step, json_t *evaluation, struct zf_error *err)
 {
     struct run *run = t->run;
     struct zf_error why;
@@ -146,22 +165,30 @@ static bool evaluate(struct trainer *t, int step, const char *model, json_t *eva
     for (int i = 0; i < run->n_dev; i++)
         if (!evaluate_split(run, &run->dev[i], evaluation, &why))
             return zf_fail(err, "step %d: %.800s, so training has diverged" ADVICE, step, why.text);
-    json_t *entry = new_entry(t, step);
-    if (entry) {
-        if (model)
-            json_object_set_new(entry, "model", json_string(model));
-        json_object_update(entry, evaluation);
-        write_entry(t, entry);
-    }
     return true;
+}
+
+/* model: "final" or "best" where it is what the run leaves; NULL on the way, where windows are
+ * open. */
+static void log_evaluation(struct trainer *t, int step, const char *model, json_t *evaluation)
+{
+    json_t *entry = new_entry(t, step);
+    if (!entry)
+        return;
+    if (model)
+        json_object_set_new(entry, "model", json_string(model));
+    json_object_update(entry, evaluation);
+    write_entry(t, entry);
 }
 
 static bool evaluate_on_the_way(struct trainer *t, struct zf_error *err)
 {
     json_t *evaluation = json_object();
-    bool ok = evaluate(t, t->state.step, NULL, evaluation, err);
-    if (ok)
+    bool ok = evaluate(t, t->state.step, evaluation, err);
+    if (ok) {
+        log_evaluation(t, t->state.step, NULL, evaluation);
         note_best(t, evaluation);
+    }
     json_decref(evaluation);
     return ok;
 }
@@ -185,6 +212,40 @@ static bool check_loss(const struct trainer *t, const struct step_result *done,
            zf_fail(err, "step %d: the loss is not finite, so training has diverged" ADVICE, step);
 }
 
+/* Older checkpoints go once the newest is durable and its model has done a step that was not
+ * skipped, or is what the run leaves: a run that diverges keeps those from before. */
+static bool drop_oldest(struct trainer *t, int last, struct zf_error *err)
+{
+    const struct config *c = t->run->config;
+    bool ok = true;
+    if (t->unproved == 0 || t->unproved > last)
+        return true;
+    t->unproved = 0;
+    if (comm_rank(t->run->comm) == 0)
+        ok = checkpoint_remove_oldest(c->output_dir, c->save_total_limit, last, t->state.best_step,
+                                      err);
+    return comm_all_ok(t->run->comm, ok, err);
+}
+
+/* A checkpoint, where one is due. If the last step's cannot be written, the model comes first. */
+static bool save(struct trainer *t, struct zf_error *err)
+{
+    struct train_state *s = &t->state;
+    if (!saves(t))
+        return true;
+    double start = clock_seconds();
+    engine_settle(t->run->engine);
+    trace_begin(t->run->trace, TRACE_HOST, "save");
+    bool ok = checkpoint_save(t->run, s, err);
+    trace_end(t->run->trace, TRACE_HOST, 0);
+    t->save_seconds += clock_seconds() - start;
+    if (ok)
+        t->unproved = s->step;
+    else if (s->step == t->run->config->total_steps)
+        t->late = *err;
+    return ok || s->step == t->run->config->total_steps;
+}
+
 static bool train_step(struct trainer *t, struct zf_error *err)
 {
     struct train_state *s = &t->state;
@@ -198,6 +259,7 @@ static bool train_step(struct trainer *t, struct zf_error *err)
         return false;
     telemetry_add(&t->telemetry, &done.report, clock_seconds() - start);
     s->step++;
+    t->skipping = done.report.skipped;
     if (done.report.skipped) {
         s->skipped_steps++;
         log_warn("step %d: the gradient is not finite; the step is skipped", s->step);
@@ -206,7 +268,7 @@ static bool train_step(struct trainer *t, struct zf_error *err)
         s->total_loss_sum += done.loss;
         s->loss_steps++;
     }
-    if (!check_loss(t, &done, err))
+    if (!check_loss(t, &done, err) || !(t->skipping || drop_oldest(t, s->step - 1, err)))
         return false;
     if (t->progress)
         progress_step(t->progress, s->step, epoch_of(t, s->step), done.loss, lr,
@@ -214,42 +276,39 @@ static bool train_step(struct trainer *t, struct zf_error *err)
     log_step(t, lr, &done.report);
     if (evaluation_is_due(t) && !evaluate_on_the_way(t, err))
         return false;
-    if (!is_due(c, c->save_strategy, c->save_steps, s->step))
-        return true;
-    engine_settle(t->run->engine);
-    trace_begin(t->run->trace, TRACE_HOST, "save");
-    bool ok = checkpoint_save(t->run, s, err);
-    trace_end(t->run->trace, TRACE_HOST, 0);
-    return ok;
+    return save(t, err);
 }
 
 /* As run_glue.py: an output_dir that holds checkpoints is gone on with, unless it may be
- * overwritten. The folder to resume from as a new string; NULL: none. */
-static bool find_checkpoint(const struct config *c, char **from, struct zf_error *err)
+ * overwritten. The folder to resume from, which has been checked, as a new string; NULL: none. */
+static bool find_checkpoint(struct run *run, char **from, struct zf_error *err)
 {
+    const struct config *c = run->config;
     const char *asked = c->resume_from_checkpoint;
     *from = NULL;
-    if (asked && strcmp(asked, "latest") != 0)
+    if (asked && strcmp(asked, "latest") != 0) {
         *from = zf_strdup(asked);
-    else if (asked || !c->overwrite_output_dir)
-        *from = checkpoint_find_last(c->output_dir);
+        return checkpoint_check(run, asked, err);
+    }
+    if ((asked || !c->overwrite_output_dir) &&
+        !checkpoint_find_last(run->comm, c->output_dir, from, err))
+        return false;
     return *from || !asked ||
            zf_fail(err, "resume_from_checkpoint: %s holds no checkpoint", c->output_dir);
 }
 
-/* The best model so far must be where the checkpoint is. */
+/* The best model so far must be there. */
 static bool find_best(struct trainer *t, const char *from, struct zf_error *err)
 {
-    const struct config *c = t->run->config;
-    if (!c->load_best_model_at_end || t->state.best_step == 0)
+    const struct train_state *s = &t->state;
+    if (!t->run->config->load_best_model_at_end || s->best_step == 0)
         return true;
-    t->best_home = checkpoint_home(from);
-    char *best = checkpoint_path(t->best_home, t->state.best_step);
+    char *best = checkpoint_path(s->best_home, s->best_step);
     bool ok = file_is_directory(best) ||
               zf_fail(err,
                       "%s: the best model so far is that of step %d, but %s is not there for "
                       "load_best_model_at_end",
-                      from, t->state.best_step, best);
+                      from, s->best_step, best);
     free(best);
     return ok;
 }
@@ -260,8 +319,8 @@ static bool resume(struct trainer *t, int *kept, struct zf_error *err)
     const struct config *c = t->run->config;
     char *from;
     *kept = -1;
-    bool ok = find_checkpoint(c, &from, err);
-    if (from) {
+    bool ok = find_checkpoint(t->run, &from, err);
+    if (ok && from) {
         log_info("resuming from %s%s", from,
                  c->resume_from_checkpoint ? "" : " (--overwrite_output_dir starts anew)");
         ok = checkpoint_load(t->run, from, &t->state, err) && find_best(t, from, err);
@@ -285,12 +344,15 @@ static bool open_reports(struct trainer *t, struct zf_error *err)
     return comm_all_ok(t->run->comm, ok, err);
 }
 
-/* With overwrite_output_dir, what other runs have left goes now that nothing is left to fail. */
+/* Now that nothing is left to fail, what dead runs have left unfinished goes; and, with
+ * overwrite_output_dir, what other runs have left. */
 static bool start_clean(struct trainer *t, int kept, struct zf_error *err)
 {
     const struct config *c = t->run->config;
-    bool ok = !c->overwrite_output_dir || comm_rank(t->run->comm) != 0 ||
-              checkpoint_remove_after(c->output_dir, kept, err);
+    bool ok = true;
+    if (comm_rank(t->run->comm) == 0)
+        ok = checkpoint_clean(c->output_dir, err) &&
+             (!c->overwrite_output_dir || checkpoint_remove_after(c->output_dir, kept, err));
     return comm_all_ok(t->run->comm, ok, err);
 }
 
@@ -305,10 +367,12 @@ static bool settle_on_model(struct trainer *t, bool best, struct zf_error *err)
         trace_end(t->run->trace, TRACE_HOST, 0);
         return true;
     }
-    char *path = checkpoint_path(t->best_home, t->state.best_step);
+    char *path = checkpoint_path(t->state.best_home, t->state.best_step);
     log_info("loading the best model, of step %d: %s %g", t->state.best_step,
              t->run->config->metric_for_best_model, t->state.best_metric);
-    bool ok = checkpoint_load(t->run, path, &ignored, err);
+    bool ok = checkpoint_check(t->run, path, err) && checkpoint_load(t->run, path, &ignored, err);
+    if (ok)
+        free(ignored.best_home);
     free(path);
     return ok;
 }
@@ -331,11 +395,13 @@ static void add_results(const struct trainer *t, json_t *results)
     }
 }
 
-/* After the last step: what the run leaves, and what is reported of it. */
+/* After the last step: what the run leaves, and what is reported of it. The model is written before
+ * all else, and as soon as it is known to be one: a disk that is full does not cost it. */
 static bool conclude(struct trainer *t, json_t *results, struct zf_error *err)
 {
     const struct train_state *s = &t->state;
-    bool best = t->run->config->load_best_model_at_end && s->best_step > 0;
+    const bool lost = *t->late.text && s->best_step == s->step; /* it has no checkpoint */
+    bool best = t->run->config->load_best_model_at_end && s->best_step > 0 && !lost;
     if (s->skipped_steps == s->step)
         return zf_fail(err, "the gradient was not finite in any of the %d steps" ADVICE, s->step);
     if (!settle_on_model(t, best, err))
@@ -346,11 +412,16 @@ static bool conclude(struct trainer *t, json_t *results, struct zf_error *err)
         json_object_set_new(results, "best_metric", json_real(s->best_metric));
     }
     json_t *evaluation = json_object();
-    bool ok = t->run->n_dev == 0 ||
-              evaluate(t, best ? s->best_step : s->step, best ? "best" : "final", evaluation, err);
+    const int step = best ? s->best_step : s->step;
+    bool ok = evaluate(t, step, evaluation, err) &&
+              checkpoint_export(t->run, t->run->config->output_dir, err);
+    if (ok && t->run->n_dev > 0)
+        log_evaluation(t, step, best ? "best" : "final", evaluation);
     json_object_update(results, evaluation);
     json_decref(evaluation);
-    return ok;
+    if (ok && *t->late.text)
+        ok = zf_fail(err, "the model is written, but %.900s", t->late.text);
+    return ok && drop_oldest(t, s->step, err);
 }
 
 static bool write_config(const struct run *run, struct zf_error *err)
@@ -421,7 +492,7 @@ bool train(struct run *run, json_t *results, struct zf_error *err)
     ok = ok && conclude(&t, results, err);
     monitor_destroy(t.monitor);
     progress_destroy(t.progress);
-    free(t.best_home);
+    free(t.state.best_home);
     free(t.order);
     return ok;
 }

@@ -4,6 +4,7 @@
 #include "cmd/bench/machine.h"
 #include "cmd/bench/train.h"
 #include "cmd/openmp_spin.h"
+#include "cmd/standard_streams.h"
 
 #include <stdio.h>
 #include <string.h>
@@ -32,6 +33,10 @@ int main(int argc, char **argv)
 {
     openmp_spin_briefly(argv);
     struct zf_error err = {""};
+    if (!standard_streams_begin(&err)) {
+        fprintf(stderr, "zf-bench: %s\n", err.text);
+        return 1;
+    }
     if (argc > 1 && strcmp(argv[1], "--help") == 0) {
         print_help(stdout);
         return 0;
@@ -42,7 +47,7 @@ int main(int argc, char **argv)
     }
     for (size_t i = 0; i < n_benchmarks; i++)
         if (strcmp(argv[1], benchmarks[i].name) == 0) {
-            if (benchmarks[i].run(argc - 1, argv + 1, &err))
+            if (benchmarks[i].run(argc - 1, argv + 1, &err) && standard_streams_end(&err))
                 return 0;
             fprintf(stderr, "zf-bench: %s\n", err.text);
             return 1;

@@ -4,6 +4,7 @@
 #include "cmd/openmp_spin.h"
 #include "cmd/plan.h"
 #include "cmd/run.h"
+#include "cmd/standard_streams.h"
 #include "data/log.h"
 #include "model/device/device.h"
 #include "offload/comm/comm.h"
@@ -15,7 +16,9 @@ static bool work(struct config *config, struct comm *comm, struct zf_error *err)
     struct run run;
     bool ok = run_create(&run, config, comm, err) &&
               (config->plan ? plan_execute(&run, err) : run_execute(&run, err));
-    run_destroy(&run);
+    struct zf_error late;
+    if (!run_destroy(&run, &late) && ok)
+        ok = zf_fail(err, "%s", late.text);
     return ok;
 }
 
@@ -46,11 +49,13 @@ int main(int argc, char **argv)
 {
     openmp_spin_briefly(argv);
     struct zf_error err = {""};
-    struct config config;
+    struct config config = {0};
+    bool open = standard_streams_begin(&err);
     struct comm *comm = comm_create();
     log_set_rank(comm_rank(comm));
-    bool ok = comm_all_ok(comm, config_parse(&config, argc, argv, comm_size(comm), &err), &err);
-    ok = ok && act(&config, comm, &err);
+    bool ok =
+        comm_all_ok(comm, open && config_parse(&config, argc, argv, comm_size(comm), &err), &err);
+    ok = ok && act(&config, comm, &err) && comm_all_ok(comm, standard_streams_end(&err), &err);
     if (!ok && comm_rank(comm) == 0)
         fprintf(stderr, "zf-train: %s\n", err.text);
     config_free(&config);

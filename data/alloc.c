@@ -1,16 +1,25 @@
 #include "data/alloc.h"
 
+#include <errno.h>
 #include <stdarg.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <unistd.h>
 
 static void *checked(void *memory, size_t bytes)
 {
     if (memory)
         return memory;
-    fprintf(stderr, "zf-train: out of memory: %zu bytes could not be allocated\n", bytes);
-    exit(1);
+    fprintf(stderr, "%s: out of memory: %zu bytes could not be allocated\n",
+            program_invocation_short_name, bytes);
+    _exit(1); /* without what others have asked to be called, which may want memory too */
+}
+
+void zf_out_of_memory(void)
+{
+    fprintf(stderr, "%s: out of memory\n", program_invocation_short_name);
+    _exit(1);
 }
 
 void *zf_malloc(size_t bytes)

@@ -6,6 +6,8 @@
 #include <stddef.h>
 
 void *zf_malloc(size_t bytes);
+/* For libraries that only say that there is none. */
+void zf_out_of_memory(void) __attribute__((noreturn));
 void *zf_calloc(size_t count, size_t bytes);
 void *zf_realloc(void *old, size_t bytes);
 /* Aligned to 64 bytes (a cache line, an AVX-512 register); zeroed by the kernel only if large. */

@@ -5,6 +5,7 @@
 #ifndef ZF_DATA_BATCH_H
 #define ZF_DATA_BATCH_H
 
+#include "data/checksum.h"
 #include "data/glue.h"
 #include "data/tokenizer.h"
 
@@ -33,6 +34,8 @@ void dataset_from_glue(struct dataset *d, const struct glue_data *data, const st
 bool dataset_from_text(struct dataset *d, const char *path, const struct tokenizer *t,
                        int max_length, struct zf_error *err);
 void dataset_free(struct dataset *d);
+/* Of its tokens, where sequences begin, and labels. */
+struct checksum dataset_checksum(const struct dataset *d);
 
 /* order: (n), a permutation of 0..n-1 that depends on (seed, epoch) alone. */
 void sampler_shuffle(int *order, int n, uint64_t seed, int epoch);

@@ -158,6 +158,18 @@ bool dataset_from_text(struct dataset *d, const char *path, const struct tokeniz
     return true;
 }
 
+struct checksum dataset_checksum(const struct dataset *d)
+{
+    const size_t n = (size_t)d->n_sequences, first = n ? d->start[0] : 0;
+    const size_t tokens = n ? d->start[n] - first : 0;
+    struct checksum sum = checksum_of(d->tokens + first, sizeof *d->tokens * tokens);
+    for (size_t i = 0; i < n; i++) { /* lengths: where they begin may differ in a part of a text */
+        const uint64_t length = d->start[i + 1] - d->start[i];
+        sum = checksum_join(sum, checksum_of(&length, sizeof length));
+    }
+    return d->label ? checksum_join(sum, checksum_of(d->label, sizeof *d->label * n)) : sum;
+}
+
 void dataset_free(struct dataset *d)
 {
     free(d->tokens);

@@ -9,7 +9,8 @@
 #include <stdbool.h>
 
 struct zf_error {
-    char text[1024]; /* the sentence, without a final newline; longer ones are cut */
+    char text[1024]; /* the sentence, without a final newline, fit to be shown (data/show.h); longer
+                        ones are cut */
 };
 
 /* Writes the sentence and returns false, so that a caller can say `return zf_fail(err, ...)`. */

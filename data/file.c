@@ -21,20 +21,45 @@ bool file_is_fetched(const char *path, const char *bytes, size_t n, struct zf_er
                    path);
 }
 
-bool file_read(const char *path, char **text, size_t *bytes, struct zf_error *err)
+int file_open(const char *path, size_t *bytes, struct zf_error *err)
 {
     struct stat info;
-    FILE *f = fopen(path, "rb");
-    if (!f)
-        return zf_fail(err, "%s: cannot be read: %s", path, strerror(errno));
-    if (fstat(fileno(f), &info) != 0 || !S_ISREG(info.st_mode)) {
-        fclose(f);
-        return zf_fail(err, "%s: cannot be read: not a regular file", path);
+    int fd = open(path, O_RDONLY | O_NONBLOCK | O_CLOEXEC);
+    if (fd < 0 || fstat(fd, &info) != 0) {
+        zf_fail(err, "%s: cannot be read: %s", path, strerror(errno));
+    } else if (!S_ISREG(info.st_mode)) {
+        zf_fail(err, "%s: cannot be read: not a regular file", path);
+    } else {
+        *bytes = (size_t)info.st_size;
+        return fd;
     }
-    size_t size = (size_t)info.st_size;
+    if (fd >= 0)
+        close(fd);
+    return -1;
+}
+
+/* Reads n bytes from where the file stands; returns how many came. */
+static size_t read_all(int fd, char *to, size_t n)
+{
+    size_t done = 0;
+    for (ssize_t got = 1; done < n && got != 0;) {
+        got = read(fd, to + done, n - done);
+        if (got < 0 && errno != EINTR)
+            break;
+        done += got > 0 ? (size_t)got : 0;
+    }
+    return done;
+}
+
+bool file_read(const char *path, char **text, size_t *bytes, struct zf_error *err)
+{
+    size_t size;
+    int fd = file_open(path, &size, err);
+    if (fd < 0)
+        return false;
     char *content = zf_malloc(size + 1);
-    size_t got = fread(content, 1, size, f);
-    fclose(f);
+    size_t got = read_all(fd, content, size);
+    close(fd);
     if (got != size) {
         free(content);
         return zf_fail(err, "%s: cannot be read: %zu of %zu bytes came", path, got, size);
@@ -62,13 +87,54 @@ bool file_read_text(const char *path, char **text, size_t *bytes, struct zf_erro
     return true;
 }
 
+/* The directory that a path lies in, as a new string. */
+static char *directory_of(const char *path)
+{
+    const char *slash = strrchr(path, '/');
+    return slash ? zf_format("%.*s", slash == path ? 1 : (int)(slash - path), path)
+                 : zf_strdup(".");
+}
+
+bool file_sync_directory(const char *directory, struct zf_error *err)
+{
+    int fd = open(directory, O_RDONLY | O_DIRECTORY | O_CLOEXEC);
+    /* Where it may not be read, or the file system does not know of this, there is no way to. */
+    bool ok = fd >= 0 ? fsync(fd) == 0 || errno == EINVAL : errno == EACCES;
+    if (!ok)
+        zf_fail(err, "%s: cannot be written: %s", directory, strerror(errno));
+    if (fd >= 0)
+        close(fd);
+    return ok;
+}
+
+static bool sync_directory_of(const char *path, struct zf_error *err)
+{
+    char *directory = directory_of(path);
+    bool ok = file_sync_directory(directory, err);
+    free(directory);
+    return ok;
+}
+
+/* A new file, where nobody else's stands or is linked to: what a dead process of the same number
+ * has left goes. */
+static FILE *create_file(const char *path)
+{
+    const int flags = O_WRONLY | O_CREAT | O_EXCL | O_NOFOLLOW | O_CLOEXEC;
+    int fd = open(path, flags, 0666);
+    if (fd < 0 && errno == EEXIST && unlink(path) == 0)
+        fd = open(path, flags, 0666);
+    FILE *stream = fd >= 0 ? fdopen(fd, "wb") : NULL;
+    if (fd >= 0 && !stream)
+        close(fd);
+    return stream;
+}
+
 bool file_replace_begin(struct file_replace *f, const char *path, struct zf_error *err)
 {
-    int n = snprintf(f->path, sizeof f->path, "%s", path);
-    int t = snprintf(f->temporary, sizeof f->temporary, "%s.%ld.tmp", path, (long)getpid());
-    if (n >= (int)sizeof f->path || t >= (int)sizeof f->temporary)
+    if (snprintf(f->path, sizeof f->path, "%s", path) >= (int)sizeof f->path)
         return zf_fail(err, "%.100s...: the path is too long", path);
-    f->stream = fopen(f->temporary, "wb");
+    snprintf(f->temporary, sizeof f->temporary, "%s.%ld.tmp", path, (long)getpid());
+    f->stream = create_file(f->temporary);
     if (!f->stream)
         return zf_fail(err, "%s: cannot be written: %s", path, strerror(errno));
     return true;
@@ -79,10 +145,11 @@ bool file_replace_end(struct file_replace *f, bool keep, struct zf_error *err)
     errno = 0;
     bool ok =
         !ferror(f->stream) && fflush(f->stream) == 0 && (!keep || fsync(fileno(f->stream)) == 0);
+    int reason = errno;
     ok = fclose(f->stream) == 0 && ok;
     if (keep && ok && rename(f->temporary, f->path) == 0)
-        return true;
-    int reason = errno;
+        return sync_directory_of(f->path, err);
+    reason = reason ? reason : errno;
     unlink(f->temporary);
     return !keep ||
            zf_fail(err, "%s: cannot be written: %s", f->path, strerror(reason ? reason : EIO));
@@ -114,16 +181,41 @@ bool file_is_directory(const char *path)
     return stat(path, &info) == 0 && S_ISDIR(info.st_mode);
 }
 
-bool file_is_empty(const char *directory)
+static int compare_names(const void *a, const void *b)
 {
-    struct dirent *entry = NULL;
+    return strcmp(*(char *const *)a, *(char *const *)b);
+}
+
+void file_names_free(struct file_names *names)
+{
+    for (int i = 0; i < names->n; i++)
+        free(names->list[i]);
+    free(names->list);
+    *names = (struct file_names){0};
+}
+
+bool file_list(const char *directory, struct file_names *names, struct zf_error *err)
+{
+    struct dirent *entry;
     DIR *d = opendir(directory);
-    while (d && (entry = readdir(d)))
-        if (strcmp(entry->d_name, ".") != 0 && strcmp(entry->d_name, "..") != 0)
-            break;
-    if (d)
-        closedir(d);
-    return !entry;
+    *names = (struct file_names){0};
+    if (!d)
+        return zf_fail(err, "%s: the directory cannot be read: %s", directory, strerror(errno));
+    while ((errno = 0, entry = readdir(d))) {
+        if (strcmp(entry->d_name, ".") == 0 || strcmp(entry->d_name, "..") == 0)
+            continue;
+        names->list = zf_realloc(names->list, sizeof *names->list * (size_t)(names->n + 1));
+        names->list[names->n++] = zf_strdup(entry->d_name);
+    }
+    int fault = errno;
+    closedir(d);
+    if (fault) {
+        file_names_free(names);
+        return zf_fail(err, "%s: the directory cannot be read: %s", directory, strerror(fault));
+    }
+    if (names->n > 1)
+        qsort(names->list, (size_t)names->n, sizeof *names->list, compare_names);
+    return true;
 }
 
 bool file_make_directory(const char *path, struct zf_error *err)
@@ -137,6 +229,8 @@ bool file_make_directory(const char *path, struct zf_error *err)
         char end = *p;
         *p = 0;
         int fault = mkdir(part, 0777) == 0 ? 0 : errno;
+        if (!fault && !sync_directory_of(part, err))
+            return false;
         if (fault && !file_is_directory(part))
             return zf_fail(err, "%s: the directory cannot be made: %s", part,
                            fault == EEXIST ? "a file stands in its place" : strerror(fault));
@@ -144,6 +238,37 @@ bool file_make_directory(const char *path, struct zf_error *err)
         if (!end)
             return true;
     }
+}
+
+/* Exchanges two names; or, where the file system cannot, first puts aside what has the second. */
+static bool exchange(const char *from, const char *to)
+{
+    if (renameat2(AT_FDCWD, from, AT_FDCWD, to, RENAME_EXCHANGE) == 0)
+        return true;
+    if (errno != ENOSYS && errno != EINVAL)
+        return false;
+    struct zf_error ignored;
+    char *aside = zf_format("%s.replaced", to);
+    if (file_exists(aside))
+        file_remove_directory(aside, &ignored);
+    bool is_aside = rename(to, aside) == 0, ok = is_aside && rename(from, to) == 0;
+    int fault = errno;
+    if (ok)
+        file_remove_directory(aside, &ignored);
+    else if (is_aside)
+        rename(aside, to);
+    free(aside);
+    errno = fault;
+    return ok;
+}
+
+bool file_publish_directory(const char *from, const char *to, struct zf_error *err)
+{
+    if (!file_sync_directory(from, err))
+        return false;
+    if (file_exists(to) ? !exchange(from, to) : rename(from, to) != 0)
+        return zf_fail(err, "%s: cannot be written: %s", to, strerror(errno));
+    return sync_directory_of(to, err);
 }
 
 static int remove_entry(const char *path, const struct stat *info, int kind, struct FTW *walk)

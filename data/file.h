@@ -7,6 +7,10 @@
 #include <stddef.h>
 #include <stdio.h>
 
+/* Opens a regular file to be read, and says how long it is; -1 where it is none. Nothing else is
+ * waited for, such as a pipe that nobody writes to. */
+int file_open(const char *path, size_t *bytes, struct zf_error *err);
+
 /* Reads a whole file. *text gets a NUL after its last byte; the caller frees it. Fails also on a
  * pointer of Git LFS, which stands where the file itself was not fetched. */
 bool file_read(const char *path, char **text, size_t *bytes, struct zf_error *err);
@@ -15,12 +19,13 @@ bool file_read_text(const char *path, char **text, size_t *bytes, struct zf_erro
 /* Fails where these first bytes of a file are those of a Git LFS pointer. */
 bool file_is_fetched(const char *path, const char *bytes, size_t n, struct zf_error *err);
 
-/* Opens a temporary file beside `path`; file_replace_end flushes it to disk and renames it over
- * `path`. On a fault (or keep = false) the temporary is removed and `path` stays as it was. */
+/* Opens a temporary file beside `path`; file_replace_end flushes it to disk, renames it over `path`
+ * and makes that durable. On a fault (or keep = false) the temporary is removed and `path` stays as
+ * it was. */
 struct file_replace {
     FILE *stream;
     char path[4096];
-    char temporary[4096];
+    char temporary[4096 + 32];
 };
 bool file_replace_begin(struct file_replace *f, const char *path, struct zf_error *err);
 bool file_replace_end(struct file_replace *f, bool keep, struct zf_error *err);
@@ -32,11 +37,24 @@ bool file_exists(const char *path);
 bool file_is_directory(const char *path);
 /* Whether both are there and the same, whatever either is called. */
 bool file_is_same(const char *a, const char *b);
-/* Whether a directory holds nothing. */
-bool file_is_empty(const char *directory);
+
+/* The names in a directory, sorted, without "." and ".."; NULL and a sentence where it cannot be
+ * read. */
+struct file_names {
+    char **list;
+    int n;
+};
+bool file_list(const char *directory, struct file_names *names, struct zf_error *err);
+void file_names_free(struct file_names *names);
 /* Makes a directory and those above it; fine if it is there. */
 bool file_make_directory(const char *path, struct zf_error *err);
-/* Removes a directory and all in it. */
+/* What has been made, renamed and removed in a directory is on the disk. */
+bool file_sync_directory(const char *directory, struct zf_error *err);
+/* A finished directory takes its name, and is on the disk under it. What had that name before has
+ * the other one then, or is gone: at no moment is there neither, where the file system can exchange
+ * two names; elsewhere, for a moment, what had the name is beside it under "`to`.replaced". */
+bool file_publish_directory(const char *from, const char *to, struct zf_error *err);
+/* Removes a directory and all in it, or a file. */
 bool file_remove_directory(const char *path, struct zf_error *err);
 
 #endif

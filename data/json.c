@@ -8,6 +8,12 @@
 #include <stdlib.h>
 #include <string.h>
 
+/* Jansson's memory is ours: it would leave out of a text or an object what it has none for. */
+__attribute__((constructor)) static void give_memory(void)
+{
+    json_set_alloc_funcs(zf_malloc, free);
+}
+
 /* Whether a number that is no integer of 64 bits is spelled as one. */
 static bool is_big_integer(const char *number, size_t n)
 {

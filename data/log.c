@@ -1,5 +1,7 @@
 #include "data/log.h"
 
+#include "data/show.h"
+
 #include <stdarg.h>
 #include <stdio.h>
 
@@ -22,9 +24,10 @@ static void print(const char *prefix, const char *format, va_list args)
         return;
     if (log_before)
         log_before();
-    fputs(prefix, stderr);
-    vfprintf(stderr, format, args);
-    fputc('\n', stderr);
+    char raw[2048], shown[2048];
+    vsnprintf(raw, sizeof raw, format, args);
+    show_text(shown, sizeof shown, raw);
+    fprintf(stderr, "%s%s\n", prefix, shown);
 }
 
 void log_info(const char *format, ...)

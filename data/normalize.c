@@ -168,6 +168,8 @@ static void append_nfc(struct string *s, const char *text, size_t n)
     const utf8proc_uint8_t *source = (const utf8proc_uint8_t *)(sorted ? sorted : text);
     utf8proc_ssize_t length =
         utf8proc_map(source, (utf8proc_ssize_t)n, &form, UTF8PROC_STABLE | UTF8PROC_COMPOSE);
+    if (length == UTF8PROC_ERROR_NOMEM)
+        zf_out_of_memory();
     if (length < 0)
         append(s, text, n);
     else

@@ -2,17 +2,13 @@
 
 #include "data/alloc.h"
 #include "data/file.h"
+#include "data/mapped.h"
 #include "data/simd.h"
 
-#include <errno.h>
-#include <fcntl.h>
 #include <jansson.h>
 #include <limits.h>
 #include <stdlib.h>
 #include <string.h>
-#include <sys/mman.h>
-#include <sys/stat.h>
-#include <unistd.h>
 
 #define LENGTH_BYTES     8                    /* the header's length, before the header */
 #define HEADER_MAX_BYTES ((size_t)100000000)  /* the format's own limit */
@@ -167,28 +163,10 @@ static bool read_tensors(struct safetensors *s, const struct shard *shard, struc
 
 static bool map_file(struct shard *shard, struct zf_error *err)
 {
-    struct stat info;
-    int fd = open(shard->path, O_RDONLY | O_CLOEXEC);
-    if (fd < 0 || fstat(fd, &info) != 0) {
-        int reason = errno;
-        if (fd >= 0)
-            close(fd);
-        return zf_fail(err, "%s: cannot be read: %s", shard->path, strerror(reason));
-    }
-    if (!S_ISREG(info.st_mode) || info.st_size < LENGTH_BYTES) {
-        close(fd);
-        return zf_fail(err, "%s: not a safetensors file: it is too short for a header",
-                       shard->path);
-    }
-    void *map = mmap(NULL, (size_t)info.st_size, PROT_READ, MAP_PRIVATE, fd, 0);
-    int reason = errno;
-    close(fd);
-    if (map == MAP_FAILED)
-        return zf_fail(err, "%s: cannot be mapped: %s", shard->path, strerror(reason));
-    madvise(map, (size_t)info.st_size, MADV_WILLNEED);
-    shard->map = map;
-    shard->bytes = (size_t)info.st_size;
-    return true;
+    shard->map = mapped_open(shard->path, &shard->bytes, err);
+    return shard->map &&
+           (shard->bytes >= LENGTH_BYTES ||
+            zf_fail(err, "%s: not a safetensors file: it is too short for a header", shard->path));
 }
 
 /* Adds a file. `path` becomes the shard's own, also where this fails. */
@@ -331,8 +309,7 @@ void safetensors_close(struct safetensors *s)
     if (!s)
         return;
     for (int i = 0; i < s->n_shards; i++) {
-        if (s->shards[i].map)
-            munmap((void *)s->shards[i].map, s->shards[i].bytes);
+        mapped_close(s->shards[i].map);
         json_decref(s->shards[i].header);
         free(s->shards[i].path);
     }

@@ -29,6 +29,7 @@ struct step {
 };
 
 struct splitter {
+    pcre2_general_context *memory;
     struct step steps[MAX_STEPS];
     int n_steps;
 };
@@ -107,9 +108,24 @@ bool split_is_word(uint32_t c)
            kind == UTF8PROC_CATEGORY_PC || c == 0x200C || c == 0x200D;
 }
 
+/* PCRE2's memory is ours: a pattern for which it has none would count as one that never matches. */
+static void *take_memory(PCRE2_SIZE bytes, void *unused)
+{
+    (void)unused;
+    return zf_malloc(bytes);
+}
+
+static void give_back(void *memory, void *unused)
+{
+    (void)unused;
+    free(memory);
+}
+
 struct splitter *splitter_create(void)
 {
-    return zf_calloc(1, sizeof(struct splitter));
+    struct splitter *s = zf_calloc(1, sizeof *s);
+    s->memory = pcre2_general_context_create(take_memory, give_back, NULL);
+    return s;
 }
 
 void splitter_free(struct splitter *s)
@@ -118,6 +134,7 @@ void splitter_free(struct splitter *s)
         return;
     for (int i = 0; i < s->n_steps; i++)
         pcre2_code_free(s->steps[i].code);
+    pcre2_general_context_free(s->memory);
     free(s);
 }
 
@@ -137,8 +154,10 @@ bool splitter_add_pattern(struct splitter *s, const struct split_pattern *patter
     int fault;
     size_t where;
     uint32_t options = PCRE2_UTF | (pattern->literal ? PCRE2_LITERAL : PCRE2_UCP);
+    pcre2_compile_context *context = pcre2_compile_context_create(s->memory);
     pcre2_code *code = pcre2_compile((PCRE2_SPTR)pattern->text, PCRE2_ZERO_TERMINATED, options,
-                                     &fault, &where, NULL);
+                                     &fault, &where, context);
+    pcre2_compile_context_free(context);
     if (!code) {
         char text[256];
         pcre2_get_error_message(fault, (PCRE2_UCHAR *)text, sizeof text);
@@ -389,7 +408,7 @@ static char *show(const char *text, size_t n)
 void splitter_run(const struct splitter *s, const char *text, size_t n, bool first,
                   splitter_emit *emit, void *context)
 {
-    struct split run = {s, pcre2_match_data_create(1, NULL), emit, context};
+    struct split run = {s, pcre2_match_data_create(1, s->memory), emit, context};
     char *copy = show(text, n);
     run_step(&run, 0, (struct piece){text, copy ? copy : text, n, first});
     free(copy);

@@ -8,6 +8,7 @@ extern "C" {
 #include <cstdlib>
 #include <cstring>
 #include <exception>
+#include <new>
 #include <string>
 #include <vector>
 
@@ -45,8 +46,10 @@ struct spm *spm_create(const char *bytes, size_t n, const char *path, struct zf_
         m = new spm;
         sentencepiece::util::Status status =
             m->processor.LoadFromSerializedProto(absl::string_view(bytes, n));
-        if (status.ok() && m->processor.GetPieceSize() > 0)
+        if (status.ok() && m->processor.GetPieceSize() > 0) {
+            std::set_new_handler(zf_out_of_memory); /* as of now, what asks for memory is ours */
             return m;
+        }
         zf_fail(err, "%s: this is not a SentencePiece model: %s", path,
                 status.ok() ? "it has no pieces" : status.ToString().c_str());
     } catch (const std::exception &fault) {

@@ -70,6 +70,11 @@ const char *gpt_preset_name(int i);
 bool gpt_config_save(const struct gpt_config *config, const char *directory,
                      const char *const *labels, struct zf_error *err);
 
+/* A key of a config.json that this configuration would write with another value, as a new string,
+ * or NULL: what makes it another model. Dropout and labels do not. */
+struct json_file;
+char *gpt_config_difference(const struct gpt_config *config, const struct json_file *f);
+
 struct gpt; /* parameters, gradients and activations of one model on one device */
 
 /* What a model is for. */

@@ -638,6 +638,9 @@ static const char *activation_name(enum activation activation)
     return "linear";
 }
 
+/* A float's value, exactly. */
+#define CONFIG_DIGITS 9
+
 static void set_labels(json_t *root, const struct gpt_config *c, const char *const *labels)
 {
     json_t *id2label = json_object(), *label2id = json_object();
@@ -769,8 +772,8 @@ static void set_llama(json_t *root, const struct gpt_config *c)
         set_bool(root, "mlp_bias", c->parts.mlp_bias);
 }
 
-bool gpt_config_save(const struct gpt_config *config, const char *directory,
-                     const char *const *labels, struct zf_error *err)
+/* All of config.json but the labels. */
+static json_t *config_json(const struct gpt_config *config)
 {
     json_t *root = json_object();
     const struct gpt_arch *arch = config->arch;
@@ -787,11 +790,46 @@ bool gpt_config_save(const struct gpt_config *config, const char *directory,
     json_object_set_new(root, "bos_token_id", json_from_token_id(config->bos_token_id));
     json_object_set_new(root, "eos_token_id", json_from_token_id(config->eos_token_id));
     json_object_set_new(root, "pad_token_id", json_from_token_id(pad));
-    if (!lm)
+    return root;
+}
+
+bool gpt_config_save(const struct gpt_config *config, const char *directory,
+                     const char *const *labels, struct zf_error *err)
+{
+    json_t *root = config_json(config);
+    if (config->head != GPT_HEAD_LM)
         set_labels(root, config, labels);
     char *path = zf_format("%s/config.json", directory);
-    bool ok = json_write(path, root, 9, err);
+    bool ok = json_write(path, root, CONFIG_DIGITS, err);
     free(path);
     json_decref(root);
     return ok;
+}
+
+/* As they are written. */
+static bool same_value(const json_t *a, const json_t *b)
+{
+    const size_t flags = JSON_ENCODE_ANY | JSON_SORT_KEYS | JSON_REAL_PRECISION(CONFIG_DIGITS);
+    char *x = json_dumps(a, flags), *y = json_dumps(b, flags);
+    bool same = x && y && strcmp(x, y) == 0;
+    free(x);
+    free(y);
+    return same;
+}
+
+char *gpt_config_difference(const struct gpt_config *config, const struct json_file *f)
+{
+    const char *dropout[] = {"embd_pdrop", "resid_pdrop", config->arch->keys->attn_pdrop};
+    json_t *ours = config_json(config), *value;
+    const char *key;
+    char *found = NULL;
+    for (size_t i = 0; i < sizeof dropout / sizeof *dropout; i++)
+        json_object_del(ours, dropout[i]);
+    json_object_foreach(ours, key, value)
+    {
+        if (!found && !same_value(value, json_find(f, key)))
+            found = zf_strdup(key);
+    }
+    json_decref(ours);
+    return found;
 }

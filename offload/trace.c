@@ -237,12 +237,13 @@ struct trace *trace_create(const char *path, struct comm *comm, struct device *d
     return t;
 }
 
-/* The spans of rank r > 0 go to rank 0's file. */
-static void gather(struct trace *t, int r)
+/* The spans of rank r > 0 go to rank 0's file. Whether what rank r has could be read. */
+static bool gather(struct trace *t, int r)
 {
     char piece[65536];
+    bool whole = true;
     int rank = comm_rank(t->comm);
-    long left = ftell(t->stream) - 2;
+    long left = rank == r ? ftell(t->stream) - 2 : 0;
     if (rank == r)
         fseek(t->stream, 2, SEEK_SET); /* behind the bracket and the line's end */
     comm_broadcast(t->comm, &left, sizeof left, r);
@@ -250,12 +251,15 @@ static void gather(struct trace *t, int r)
         fputs(",\n", t->stream);
     for (size_t n; left > 0; left -= (long)n) {
         n = left < (long)sizeof piece ? (size_t)left : sizeof piece;
-        if (rank == r && fread(piece, 1, n, t->stream) != n)
+        if (rank == r && fread(piece, 1, n, t->stream) != n) {
             memset(piece, ' ', n);
+            whole = false;
+        }
         comm_broadcast(t->comm, piece, n, r);
         if (rank == 0)
             fwrite(piece, 1, n, t->stream);
     }
+    return whole;
 }
 
 static void release_marks(struct trace *t)
@@ -268,10 +272,11 @@ static void release_marks(struct trace *t)
     }
 }
 
-void trace_destroy(struct trace *t)
+bool trace_destroy(struct trace *t, struct zf_error *err)
 {
+    bool whole = true;
     if (!t)
-        return;
+        return true;
     for (int lane = 0; lane < TRACE_WORKERS; lane++)
         while (t->depth[lane] > 0) /* of a step that failed */
             trace_end(t, lane, 0);
@@ -279,16 +284,19 @@ void trace_destroy(struct trace *t)
     release_marks(t);
     if (!t->device->plan) /* whose other ranks are not there */
         for (int r = 1; r < comm_size(t->comm); r++)
-            gather(t, r);
+            whole = gather(t, r) && whole;
     if (comm_rank(t->comm) == 0)
         fputs("\n]\n", t->stream);
-    bool failed = ferror(t->stream);
-    if ((fclose(t->stream) != 0 || failed) && comm_rank(t->comm) == 0)
-        log_warn("%s: could not be written whole", t->path);
+    whole = whole && !ferror(t->stream);
+    whole = fclose(t->stream) == 0 && whole;
+    if (!whole)
+        zf_fail(err, "%s: could not be written whole", t->path);
     if (comm_rank(t->comm) > 0)
         unlink(t->path);
+    whole = t->device->plan ? whole : comm_all_ok(t->comm, whole, err);
     free(t->path);
     free(t);
+    return whole;
 }
 
 void trace_set_lanes(struct trace *t, struct stream *down, struct stream *up, int workers)

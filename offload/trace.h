@@ -30,8 +30,9 @@ struct trace;
 /* Collective; fails on all ranks or on none. comm and device are borrowed. */
 struct trace *trace_create(const char *path, struct comm *comm, struct device *device,
                            struct zf_error *err);
-/* Waits for the device and brings all ranks' spans together. Collective. */
-void trace_destroy(struct trace *t);
+/* Waits for the device and brings all ranks' spans together. Fails where the files could not be
+ * written whole. Collective; t may be NULL. */
+bool trace_destroy(struct trace *t, struct zf_error *err);
 
 /* Below, t may be NULL: nothing happens. Names are not copied. */
 

@@ -45,6 +45,7 @@ if [ "$ring" != fast ]; then
     # Libraries' own one-time allocations are no leaks of ours: tests/lsan.supp names them.
     export LSAN_OPTIONS=suppressions=$PWD/tests/lsan.supp:print_suppressions=0:fast_unwind_on_malloc=0
     run build-asan -LE '^gpu$'
+    [ "$ring" != long ] || ZF_LONG=1 run build-asan -R '^zenflow_hostile_checkpoints$' # 10,000 of them
 
     echo "== ThreadSanitizer: the engine and its workers"
     bash scripts/build.sh build-tsan -DZF_SANITIZE=thread -- test_worker zenflow_invariants

@@ -505,7 +505,9 @@ static bool prepare_and_measure(struct options *o, struct zf_error *err)
         ok = measure(o, &job, err);
         dataset_free(&job.data);
     }
-    trace_destroy(job.trace);
+    struct zf_error late;
+    if (!trace_destroy(job.trace, &late) && ok)
+        ok = zf_fail(err, "%s", late.text);
     close_device(&job);
     free(lengths);
     return ok;

@@ -423,12 +423,24 @@ static bool check_complete(struct config *c, struct zf_error *err)
     return true;
 }
 
+/* A folder within output_path, and nowhere else. */
+static bool check_monitor(const struct config *c, struct zf_error *err)
+{
+    const char *name = c->csv_monitor.job_name;
+    bool within = *name && *name != '/';
+    for (const char *part = name; within && part; part = strchr(part, '/'), part += part != NULL)
+        within = strncmp(part, "..", 2) != 0 || (part[2] && part[2] != '/');
+    return within || config_clash(c, "csv_monitor.job_name", err,
+                                  "it is the name of a folder within csv_monitor.output_path");
+}
+
 bool config_resolve(struct config *c, struct zf_error *err)
 {
-    return resolve_task(c, err) && resolve_model(c, err) && resolve_batches(c, err) &&
-           resolve_device(c, err) && resolve_optimizer(c, err) && resolve_scheduler(c, err) &&
-           resolve_evaluation(c, err) && resolve_best(c, err) && zenflow_config_resolve(c, err) &&
-           resolve_parameters(c, err) && (c->action != CONFIG_RUN || check_complete(c, err));
+    return check_monitor(c, err) && resolve_task(c, err) && resolve_model(c, err) &&
+           resolve_batches(c, err) && resolve_device(c, err) && resolve_optimizer(c, err) &&
+           resolve_scheduler(c, err) && resolve_evaluation(c, err) && resolve_best(c, err) &&
+           zenflow_config_resolve(c, err) && resolve_parameters(c, err) &&
+           (c->action != CONFIG_RUN || check_complete(c, err));
 }
 
 static void resolve_scheduler_steps(struct config *c)

@@ -4,44 +4,53 @@
  *   <name>.master, <name>.exp_avg, <name>.exp_avg_sq   (channels, cols) F32
  *   <name>.step                                        (channels) I32, AdamW updates
  *   <name>.place, <name>.target                        (channels) U8
- *   <name>.window                                      (channels, cols) F32, where channels defer
+ *   <name>.window                                      (channels, cols) F32, where channels defer;
+ *                                                      0 where no window is open
  *
  * and for the engine:
  *
- *   "groups"   (groups, GROUP_FIELDS) I32
+ *   "groups"   (groups, GROUP_FIELDS) I32: struct group_state
  *   "norms"    (2, parameters) I64: the bits of doubles
  *
  * Metadata "engine" holds the counters and the last learning rate, "settings" what must be the same
- * to go on, "layout" which version of all this it is. */
+ * to go on, "layout" which version of all this it is. Loading believes none of it: restore.c says
+ * what may stand there. */
 #include "offload/engine/internal.h"
 
 #include "data/alloc.h"
 #include "data/file.h"
 #include "data/safetensors.h"
 
-#include <dirent.h>
-#include <inttypes.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
-#define GROUP_FIELDS 7
-/* Windows by groups of blocks (model/device/row_groups.h); those without a number have groups of
- * single channels. */
-#define LAYOUT "2"
+#define GROUP_FIELDS ((int)(sizeof(struct group_state) / sizeof(int32_t)))
+/* With zeros where nothing is told; 2 had there what happened to be in memory, and those without a
+ * number have groups of single channels. */
+#define LAYOUT "3"
 
 static const char *const STATE_NAMES[] = {"master", "exp_avg", "exp_avg_sq"};
 
 static char *settings(const struct engine *e)
 {
     const struct engine_config *c = &e->config;
-    return zf_format("topk_ratio %g, update_interval %d, apply_lag %d, stagger %d, bf16 %d",
-                     c->topk_ratio, c->update_interval, c->apply_lag, c->stagger, c->bf16);
+    return zf_format("topk_ratio %g, update_interval %d, apply_lag %d, stagger %d, bf16 %d, "
+                     "full_warm_up_rounds %d",
+                     c->topk_ratio, c->update_interval, c->apply_lag, c->stagger, c->bf16,
+                     c->full_warm_up_rounds);
+}
+
+char *engine_file_name(int rank, int ranks)
+{
+    return zf_format("optimizer-%05d-of-%05d.safetensors", rank + 1, ranks);
 }
 
 static char *shard_path(const char *directory, int rank, int ranks)
 {
-    return zf_format("%s/optimizer-%05d-of-%05d.safetensors", directory, rank + 1, ranks);
+    char *name = engine_file_name(rank, ranks), *path = zf_format("%s/%s", directory, name);
+    free(name);
+    return path;
 }
 
 /* ---- save ---- */
@@ -91,6 +100,17 @@ static void copy_window(struct engine *e, const struct matrix *m, float *values,
     }
 }
 
+/* Where no window is open there is what happens to be in memory. */
+static void clear_closed(const struct engine *e, const struct matrix *m, float *windows)
+{
+    const struct row_groups groups = owned_groups(e, m);
+    const size_t cols = (size_t)m->cols;
+    for (int row = 0; row < m->n_owned; row++)
+        if (place_of(e, m, row) == CHANNEL_IMPORTANT ||
+            e->windows.groups[row_groups_group(&groups, row)].open_steps == 0)
+            memset(windows + (size_t)row * cols, 0, sizeof *windows * cols);
+}
+
 static void write_matrix(struct engine *e, struct safetensors_writer *w, struct matrix *m)
 {
     size_t first = m->first_channel + (size_t)m->owned.first, n = (size_t)m->n_owned;
@@ -104,19 +124,31 @@ static void write_matrix(struct engine *e, struct safetensors_writer *w, struct 
     safetensors_write_data(w, e->selection.target + first, n);
     if (m->selectable) {
         copy_window(e, m, values, false);
+        clear_closed(e, m, values);
         write_values(w, m, values);
     }
     free(values);
 }
 
+static struct group_state tell_group(const struct group *g)
+{
+    struct group_state s = {.open_steps = g->open_steps};
+    s.oldest = g->open_steps ? g->oldest : 0;
+    if (!g->in_flight)
+        return s;
+    s.in_flight = 1;
+    s.due = g->due;
+    s.oldest_in_flight = g->oldest_in_flight;
+    s.closing_steps = g->closing_steps;
+    s.has_leaving = g->has_leaving;
+    return s;
+}
+
 static void write_engine(const struct engine *e, struct safetensors_writer *w)
 {
     for (int j = 0; j < e->windows.interval; j++) {
-        const struct group *g = &e->windows.groups[j];
-        int32_t fields[GROUP_FIELDS] = {g->open_steps, g->oldest,           g->in_flight,
-                                        g->due,        g->oldest_in_flight, g->closing_steps,
-                                        g->has_leaving};
-        safetensors_write_data(w, fields, sizeof fields);
+        const struct group_state s = tell_group(&e->windows.groups[j]);
+        safetensors_write_data(w, &s, sizeof s);
     }
     safetensors_write_data(w, e->observed.important_norm, sizeof(double) * (size_t)e->n_matrices);
     safetensors_write_data(w, e->observed.deferred_norm, sizeof(double) * (size_t)e->n_matrices);
@@ -160,19 +192,36 @@ bool engine_save(struct engine *e, const char *directory, struct zf_error *err)
 
 /* ---- load ---- */
 
-/* How many ranks wrote this checkpoint; 0 where there is none. */
-static int count_shards(const char *directory)
+/* The number of ranks in such a name, or 0: 0 too where a name is no rank's first. */
+static int ranks_of(const char *name)
 {
+    static const char begin[] = "optimizer-00001-of-";
+    const char *digits = name + sizeof begin - 1;
+    if (strncmp(name, begin, sizeof begin - 1) != 0 || strspn(digits, "0123456789") != 5 ||
+        strcmp(digits + 5, ".safetensors") != 0)
+        return 0;
+    return atoi(digits);
+}
+
+/* How many ranks wrote this checkpoint; 0 and a sentence where that cannot be said. */
+static int count_shards(const char *directory, struct zf_error *err)
+{
+    struct file_names names;
     int ranks = 0;
-    DIR *d = opendir(directory);
-    for (struct dirent *entry; d && (entry = readdir(d));) {
-        int of = 0;
-        if (sscanf(entry->d_name, "optimizer-00001-of-%5d.safetensors", &of) == 1)
-            ranks = of;
+    bool one = true;
+    if (!file_list(directory, &names, err))
+        return 0;
+    for (int i = 0; i < names.n; i++) {
+        const int found = ranks_of(names.list[i]);
+        one = one && (!found || !ranks);
+        ranks = found ? found : ranks;
     }
-    if (d)
-        closedir(d);
-    return ranks;
+    file_names_free(&names);
+    if (!one)
+        zf_fail(err, "%s: there are optimizer files of several numbers of ranks", directory);
+    else if (ranks == 0)
+        zf_fail(err, "%s: there is no optimizer-00001-of-*.safetensors", directory);
+    return one ? ranks : 0;
 }
 
 /* A tensor of a matrix that holds at least the piece's channels, or a fault. */
@@ -195,20 +244,25 @@ static const struct tensor *piece_of(const struct safetensors *s, const struct m
 struct piece {
     const struct safetensors *shard;
     const char *path;
+    int rank, ranks; /* that wrote it */
     int first, n;
 };
 
+/* The channels that its rank owned. */
 static bool find_piece(struct piece *p, const struct matrix *m, struct zf_error *err)
 {
-    const char *first = safetensors_metadata(p->shard, m->param->name);
-    char *name = zf_format("%s.step", m->param->name);
-    const struct tensor *t = safetensors_find(p->shard, name);
-    free(name);
-    p->first = first ? atoi(first) : -1;
-    p->n = t && t->n_elements <= (size_t)m->param->rows ? (int)t->n_elements : -1;
-    return (p->first >= 0 && p->n >= 0 && p->first + p->n <= m->param->rows) ||
-           zf_fail(err, "%s: its channels of %s are not a range of the model's %d", p->path,
-                   m->param->name, m->param->rows);
+    const struct range owned = schedule_owned(m->index, m->param->rows, p->ranks, p->rank);
+    const char *found = safetensors_metadata(p->shard, m->param->name);
+    char *first = zf_format("%d", owned.first);
+    bool same = found && strcmp(found, first) == 0;
+    free(first);
+    p->first = owned.first;
+    p->n = owned.last - owned.first;
+    return same ||
+           zf_fail(err,
+                   "%s: its channels of %s begin at %.20s, but those of rank %d of %d at "
+                   "%d",
+                   p->path, m->param->name, found ? found : "none", p->rank, p->ranks, owned.first);
 }
 
 static bool load_flags(struct engine *e, struct matrix *m, const struct piece *p,
@@ -241,29 +295,21 @@ static bool load_part(struct matrix *m, const struct piece *p, int part, float *
                            (size_t)(first - p->first) * cols, (size_t)(last - first) * cols, err);
 }
 
-/* Channels that were important have gathered nothing. values: (n_owned, cols) windows */
-static bool clear_windows(const struct matrix *m, const struct piece *p, float *values,
-                          struct zf_error *err)
-{
-    const struct tensor *place =
-        piece_of(p->shard, m, "place", DTYPE_U8, 1, (size_t)p->n, p->path, err);
-    for (int row = 0; place && row < m->n_owned; row++) {
-        const int at = m->owned.first + row - p->first;
-        if (at >= 0 && at < p->n && ((const unsigned char *)place->data)[at] == CHANNEL_IMPORTANT)
-            memset(values + (size_t)row * (size_t)m->cols, 0, sizeof(float) * (size_t)m->cols);
-    }
-    return place != NULL;
-}
-
-static bool load_counts(struct matrix *m, const struct piece *p, struct zf_error *err)
+static bool load_counts(const struct engine *e, struct matrix *m, const struct piece *p,
+                        struct zf_error *err)
 {
     const struct tensor *t =
         piece_of(p->shard, m, "step", DTYPE_I32, 1, (size_t)p->n, p->path, err);
     for (int row = 0; t && row < m->n_owned; row++) {
         int at = m->owned.first + row - p->first;
-        if (at >= 0 && at < p->n)
-            memcpy(&m->host.updates[row], (const char *)t->data + sizeof(uint32_t) * (size_t)at,
-                   sizeof(uint32_t));
+        if (at < 0 || at >= p->n)
+            continue;
+        uint32_t count;
+        memcpy(&count, (const char *)t->data + sizeof count * (size_t)at, sizeof count);
+        if (count > (uint32_t)e->step)
+            return zf_fail(err, "%s: %s: a channel has %u updates after %d steps", p->path,
+                           m->param->name, count, e->step);
+        m->host.updates[row] = count;
     }
     return t != NULL;
 }
@@ -273,7 +319,7 @@ static bool load_state(struct engine *e, struct matrix *m, const struct piece *p
 {
     size_t n = (size_t)m->n_owned * (size_t)m->cols;
     float *values = zf_malloc(sizeof(float) * (n + 1));
-    bool ok = load_counts(m, p, err);
+    bool ok = load_counts(e, m, p, err);
     for (int part = 0; ok && n > 0 && part < 3; part++) {
         state_read(e, m, part, values);
         ok = load_part(m, p, part, values, err);
@@ -282,11 +328,26 @@ static bool load_state(struct engine *e, struct matrix *m, const struct piece *p
     }
     if (ok && m->selectable && n > 0) {
         copy_window(e, m, values, false);
-        ok = load_part(m, p, 3, values, err) && clear_windows(m, p, values, err);
+        ok = load_part(m, p, 3, values, err);
         copy_window(e, m, values, true);
     }
     free(values);
     return ok;
+}
+
+static void take_group(struct engine *e, int j, const struct group_state *s)
+{
+    struct group *g = &e->windows.groups[j];
+    *g = windows_anew(g);
+    g->engine = e;
+    g->index = j;
+    g->open_steps = s->open_steps;
+    g->oldest = s->oldest;
+    g->in_flight = s->in_flight;
+    g->due = s->due;
+    g->oldest_in_flight = s->oldest_in_flight;
+    g->closing_steps = s->closing_steps;
+    g->has_leaving = s->has_leaving;
 }
 
 static bool load_groups(struct engine *e, const struct piece *p, struct zf_error *err)
@@ -299,23 +360,19 @@ static bool load_groups(struct engine *e, const struct piece *p, struct zf_error
         norms->dtype != DTYPE_I64 || norms->n_elements != 2 * n)
         return zf_fail(err, "%s: \"groups\" or \"norms\" is absent or of another size", p->path);
     for (int j = 0; j < e->windows.interval; j++) {
-        int32_t f[GROUP_FIELDS];
-        memcpy(f, (const char *)t->data + sizeof f * (size_t)j, sizeof f);
-        struct group *g = &e->windows.groups[j];
-        *g = windows_anew(g);
-        g->engine = e;
-        g->index = j;
-        g->open_steps = f[0];
-        g->oldest = f[1];
-        g->in_flight = f[2];
-        g->due = f[3];
-        g->oldest_in_flight = f[4];
-        g->closing_steps = f[5];
-        g->has_leaving = f[6];
+        struct group_state s;
+        memcpy(&s, (const char *)t->data + sizeof s * (size_t)j, sizeof s);
+        if (!restore_group(e, j, &s))
+            return zf_fail(err, "%s: group %d is not what a run leaves after step %d", p->path, j,
+                           e->step);
+        take_group(e, j, &s);
     }
     memcpy(e->observed.important_norm, norms->data, sizeof(double) * n);
     memcpy(e->observed.deferred_norm, (const char *)norms->data + sizeof(double) * n,
            sizeof(double) * n);
+    if (!restore_norms(e->observed.important_norm, n) ||
+        !restore_norms(e->observed.deferred_norm, n))
+        return zf_fail(err, "%s: \"norms\" has what is no norm", p->path);
     return exchange_resume(e) ||
            zf_fail(err,
                    "%s: it has windows of %d steps and updates in flight that this run's "
@@ -323,71 +380,111 @@ static bool load_groups(struct engine *e, const struct piece *p, struct zf_error
                    p->path, e->windows.interval);
 }
 
-static bool load_counters(struct engine *e, const struct piece *p, struct zf_error *err)
+static void take_counters(struct engine *e, const struct restored *r)
 {
-    const char *counters = safetensors_metadata(p->shard, "engine");
+    e->step = r->step;
+    e->windows.interval = r->interval;
+    e->windows.lag = r->lag;
+    e->windows.began = r->began;
+    e->selection.selected = r->selected;
+    e->skipped_in_a_row = r->skipped_in_a_row;
+    e->observed.steps = r->observed_steps;
+    e->observed.least_interval = r->least_interval;
+    e->selection.chosen_in = r->chosen_in;
+    e->lr = r->lr;
+}
+
+static bool same_settings(const struct engine *e, const struct piece *p, struct zf_error *err)
+{
     const char *theirs = safetensors_metadata(p->shard, "settings");
     const char *layout = safetensors_metadata(p->shard, "layout");
-    if (counters && (!layout || strcmp(layout, LAYOUT) != 0))
-        return zf_fail(err,
-                       "%s: this checkpoint has layout %s, but this program reads layout %s: the "
-                       "program that wrote it has to finish that run",
-                       p->path, layout ? layout : "1", LAYOUT);
     char *ours = settings(e);
-    int selected = 0;
-    bool ok = (counters && theirs &&
-               sscanf(counters, "%d %d %d %d %d %d %d %d %d %f", &e->step, &e->windows.interval,
-                      &e->windows.lag, &e->windows.began, &selected, &e->skipped_in_a_row,
-                      &e->observed.steps, &e->observed.least_interval, &e->selection.chosen_in,
-                      &e->lr) == 10 &&
-               e->windows.interval >= 1 && e->windows.interval <= ENGINE_MAX_INTERVAL) ||
-              zf_fail(err, "%s: its metadata has no \"engine\" and \"settings\"", p->path);
-    if (ok && strcmp(ours, theirs) != 0)
-        ok =
-            zf_fail(err,
-                    "%s: this checkpoint was made with %s, but this run has %s, so it could not go "
-                    "on exactly",
-                    p->path, theirs, ours);
-    e->selection.selected = selected;
+    bool ok = (layout && strcmp(layout, LAYOUT) == 0) ||
+              zf_fail(err,
+                      "%s: this checkpoint has layout %.20s, but this program reads layout %s: the "
+                      "program that wrote it has to finish that run",
+                      p->path, layout ? layout : "1", LAYOUT);
+    if (ok && (!theirs || strcmp(ours, theirs) != 0))
+        ok = zf_fail(err,
+                     "%s: this checkpoint was made with %.300s, but this run has %s, so it could "
+                     "not go on exactly",
+                     p->path, theirs ? theirs : "unknown settings", ours);
     free(ours);
-    return ok && load_groups(e, p, err);
+    return ok;
+}
+
+/* All shards say the same. counters: those of the first one, or NULL until it has been read. */
+static bool load_counters(struct engine *e, const struct piece *p, char **counters,
+                          struct zf_error *err)
+{
+    struct restored r;
+    const char *found = safetensors_metadata(p->shard, "engine");
+    if (!found)
+        return zf_fail(err, "%s: its metadata has no \"engine\"", p->path);
+    if (!same_settings(e, p, err))
+        return false;
+    if (*counters && strcmp(*counters, found) != 0)
+        return zf_fail(err, "%s: it is of another step or run than rank 0's: %.100s, not %s",
+                       p->path, found, *counters);
+    if (!restore_counters(e, found, &r))
+        return zf_fail(err, "%s: no run leaves the counters %.100s", p->path, found);
+    if (!*counters)
+        *counters = zf_strdup(found);
+    take_counters(e, &r);
+    return load_groups(e, p, err);
 }
 
 /* One shard: flags of all its channels (pass 0), then state of those that this rank owns. */
-static bool load_shard(struct engine *e, const char *path, int pass, struct zf_error *err)
+static bool load_shard(struct engine *e, struct piece p, int pass, char **counters,
+                       struct zf_error *err)
 {
-    struct safetensors *s = safetensors_open(path, err);
-    struct piece p = {.shard = s, .path = path};
-    bool ok = s != NULL && (pass > 0 || load_counters(e, &p, err));
+    struct safetensors *s = safetensors_open(p.path, err);
+    p.shard = s;
+    bool ok = s != NULL && (pass > 0 || load_counters(e, &p, counters, err));
     for (int i = 0; ok && i < e->n_matrices; i++) {
         struct matrix *m = &e->matrices[i];
         ok = find_piece(&p, m, err) &&
              (pass == 0 ? load_flags(e, m, &p, err) : load_state(e, m, &p, err));
     }
-    if (s)
-        safetensors_close(s);
+    safetensors_close(s);
     return ok;
+}
+
+static bool load_shards(struct engine *e, const char *directory, int ranks, int pass,
+                        struct zf_error *err)
+{
+    char *counters = NULL;
+    bool ok = true;
+    for (int r = 0; ok && r < ranks; r++) {
+        char *path = shard_path(directory, r, ranks);
+        ok = load_shard(e, (struct piece){.path = path, .rank = r, .ranks = ranks}, pass, &counters,
+                        err);
+        free(path);
+    }
+    free(counters);
+    return ok;
+}
+
+/* Channels that are important get their slots. */
+static bool adopt_places(struct engine *e, const char *directory, struct zf_error *err)
+{
+    for (int i = 0; i < e->n_matrices; i++) {
+        struct matrix *m = &e->matrices[i];
+        if (!restore_places(e, m))
+            return zf_fail(err, "%s: no run leaves the channels of %s in these places", directory,
+                           m->param->name);
+    }
+    selection_fit(e);
+    for (int i = 0; i < e->n_matrices; i++)
+        state_adopt(e, &e->matrices[i]);
+    return true;
 }
 
 static bool load_all(struct engine *e, const char *directory, struct zf_error *err)
 {
-    int ranks = count_shards(directory);
-    if (ranks == 0)
-        return zf_fail(err, "%s: there is no optimizer-00001-of-*.safetensors", directory);
-    for (int pass = 0; pass < 2; pass++) {
-        for (int r = 0; r < ranks; r++) {
-            char *path = shard_path(directory, r, ranks);
-            bool ok = load_shard(e, path, pass, err);
-            free(path);
-            if (!ok)
-                return false;
-        }
-        if (pass == 0)
-            selection_fit(e);
-        for (int i = 0; pass == 0 && i < e->n_matrices; i++)
-            state_adopt(e, &e->matrices[i]);
-    }
-    return true;
+    const int ranks = count_shards(directory, err);
+    return ranks > 0 && load_shards(e, directory, ranks, 0, err) &&
+           adopt_places(e, directory, err) && load_shards(e, directory, ranks, 1, err);
 }
 
 bool engine_load(struct engine *e, const char *directory, struct zf_error *err)

@@ -136,6 +136,11 @@ void engine_finish(struct engine *e);
  * flight included. Parameters themselves are saved with the model, and loaded before engine_load,
  * after engine_settle. An engine that has done steps loads like a new one. Collective. */
 bool engine_save(struct engine *e, const char *directory, struct zf_error *err);
+/* The name of a rank's file, as a new string. */
+char *engine_file_name(int rank, int ranks);
+/* Fails, whatever the files hold, on all that no engine of this configuration has written; the
+ * engine then can only be loaded again or destroyed. Numbers of the state itself, such as masters,
+ * may be any. */
 bool engine_load(struct engine *e, const char *directory, struct zf_error *err);
 
 /* Adds the device memory that an engine will hold on one rank, by use; gradients are those that

@@ -1,7 +1,6 @@
 /* The order of a step. */
 #include "offload/engine/internal.h"
 
-#define SKIPPED_IN_A_ROW_LIMIT 10
 /* update_interval "auto" begins with this. */
 #define FIRST_AUTO_INTERVAL 4
 
@@ -197,7 +196,7 @@ bool engine_end_step(struct engine *e, struct step_report *report, struct zf_err
     parameters_report(e, report);
     report->update_interval = e->windows.interval;
     report_host_time(e, report);
-    return e->skipped_in_a_row < SKIPPED_IN_A_ROW_LIMIT ||
+    return e->skipped_in_a_row < ENGINE_SKIPPED_LIMIT ||
            zf_fail(err,
                    "the gradient was not finite in %d steps in a row, the last with a learning "
                    "rate of %g: a smaller learning rate or gradient_clipping may help",

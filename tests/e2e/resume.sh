@@ -92,17 +92,18 @@ refused() {
 }
 good=$scratch/zenflow-first bad=$scratch/bad
 optimizer=optimizer-00001-of-00001.safetensors
-damage() { # damage FILE COMMAND...: a copy of the checkpoint in which COMMAND makes FILE
+damage() { # damage FILE COMMAND...: a copy of the checkpoint in which COMMAND makes FILE, and checksums are right
     local file=$1
     shift
     rm -rf "$bad"
     cp -r "$good" "$bad"
     "$@" <"$good/$file" >"$bad/$file"
+    python3 tests/e2e/lib/sign.py sign "$bad"
 }
 refused "no such checkpoint" "nowhere is not a folder" "$scratch/nowhere"
 refused "latest where there is none" "holds no checkpoint" latest
 refused "another engine's checkpoint" "so it could not go on exactly" "$scratch/adamw-first"
-refused "another seed" "trainer_state.json:[0-9]*: .*seed 42, but this run has 43" "$good" --seed 43
+refused "another seed" "manifest.json:[0-9]*: .*seed 42, but this run has 43" "$good" --seed 43
 refused "another batch size" "train_batch_size 16" "$good" --train_batch_size 8 \
     --per_device_train_batch_size 8
 refused "another topk_ratio" "so it could not go on exactly" "$good" \
@@ -123,7 +124,7 @@ damage $optimizer cat "$scratch/adamw-first/$optimizer"
 refused "another checkpoint's optimizer file" "$optimizer" "$bad"
 
 damage $optimizer env LC_ALL=C sed '1s/"layout"/"yaloot"/'
-refused "a checkpoint from before layouts had numbers" "layout 1, but this program reads layout 2" "$bad"
+refused "a checkpoint from before layouts had numbers" "layout 1, but this program reads layout 3" "$bad"
 
 limited=$scratch/limited
 check "save_total_limit runs" "$train" --config configs/adamw.json "${tiny[@]}" --max_steps 8 \

@@ -6,6 +6,7 @@
 #include "data/safetensors.h"
 
 #include <math.h>
+#include <sys/wait.h>
 
 static char directory[] = "/tmp/zf-test-safetensors-XXXXXX";
 
@@ -211,7 +212,7 @@ static void checks_the_length(void **state)
     assert_works(file_write(in_directory("bad.safetensors"), "1234567", 7, &err), err);
     refused(in_directory("bad.safetensors"), "too short for a header");
     refused("/nonexistent/model.safetensors", "cannot be read: No such file");
-    refused(directory, "too short for a header");
+    refused(directory, "not a regular file");
     struct safetensors *s = safetensors_open(write_raw("empty.safetensors", "{}  ", NULL, 0), &err);
     assert_non_null(s);
     assert_int_equal(safetensors_count(s), 0);
@@ -277,6 +278,45 @@ static void opens_files_of_others(void **state)
     safetensors_close(s);
 }
 
+/* What a child says on standard error as it reads a file that becomes shorter under it. */
+static void read_what_shrinks(const char *path, int out)
+{
+    struct zf_error err;
+    dup2(out, STDERR_FILENO);
+    struct safetensors *s = safetensors_open(path, &err);
+    float values[4096];
+    if (!s || truncate(path, 4096) != 0)
+        _exit(2);
+    tensor_read_f32(safetensors_at(s, 0), values, 4096, 4096, &err);
+    _exit(0);
+}
+
+static void says_that_a_file_has_shrunk(void **state)
+{
+    (void)state;
+    struct zf_error err;
+    static const float zeros[8192];
+    int ends[2], status;
+    char text[512] = "";
+    const char *path = in_directory("shrinks.safetensors");
+    struct safetensors_writer *w = safetensors_write_begin(path, &err);
+    assert_non_null(w);
+    safetensors_write_declare(w, "w", DTYPE_F32, 1, (int64_t[]){8192});
+    safetensors_write_data(w, zeros, sizeof zeros);
+    assert_works(safetensors_write_end(w, true, &err), err);
+    assert_int_equal(pipe(ends), 0);
+    pid_t child = fork();
+    if (child == 0)
+        read_what_shrinks(path, ends[1]);
+    close(ends[1]);
+    assert_int_equal(waitpid(child, &status, 0), child);
+    assert_true(read(ends[0], text, sizeof text - 1) > 0);
+    close(ends[0]);
+    assert_true(WIFEXITED(status));
+    assert_int_equal(WEXITSTATUS(status), 1);
+    assert_non_null(strstr(text, "shrinks.safetensors: the file became shorter"));
+}
+
 int main(void)
 {
     struct zf_error err;
@@ -286,7 +326,7 @@ int main(void)
         cmocka_unit_test(reads_what_it_writes),  cmocka_unit_test(writes_nothing_by_halves),
         cmocka_unit_test(converts_every_half),   cmocka_unit_test(believes_nothing),
         cmocka_unit_test(checks_the_length),     cmocka_unit_test(opens_shards),
-        cmocka_unit_test(opens_files_of_others),
+        cmocka_unit_test(opens_files_of_others), cmocka_unit_test(says_that_a_file_has_shrunk),
     };
     int failed = cmocka_run_group_tests(tests, NULL, NULL);
     file_remove_directory(directory, &err);

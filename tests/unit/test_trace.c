@@ -71,6 +71,7 @@ static void assert_span(const json_t *spans, size_t i, const char *name, int lan
 static void spans_are_written_when_they_are_known(void **state)
 {
     (void)state;
+    struct zf_error err;
     struct comm *comm = comm_create_alone();
     speed = 1;
     passing = false;
@@ -97,7 +98,7 @@ static void spans_are_written_when_they_are_known(void **state)
     json_decref(spans);
     passing = false;
     trace_begin(t, TRACE_DEVICE, "left open");
-    trace_destroy(t);
+    assert_works(trace_destroy(t, &err), err);
     spans = read_spans(true);
     assert_int_equal(json_array_size(spans), 5);
     assert_span(spans, 4, "left open", TRACE_DEVICE);
@@ -110,6 +111,7 @@ static void spans_are_written_when_they_are_known(void **state)
 static void clocks_may_differ(void **state)
 {
     (void)state;
+    struct zf_error err;
     struct comm *comm = comm_create_alone();
     passing = true;
     for (int fast = 0; fast < 2; fast++) {
@@ -122,7 +124,7 @@ static void clocks_may_differ(void **state)
             trace_end(t, TRACE_DEVICE, 0);
             trace_end_step(t);
         }
-        trace_destroy(t);
+        assert_works(trace_destroy(t, &err), err);
         json_t *spans = read_spans(true);
         assert_int_equal(json_array_size(spans), 18);
         for (size_t i = 0; i < 18; i++) {

@@ -1,6 +1,7 @@
 /* The invariants of the ZenFlow engine (offload/README.md), each a test of its own name:
  * `zenflow_invariants I5` runs one. Under mpirun the rank-dependent ones run on all ranks. */
 #include "tests/cuda_emulator/emulator.h"
+#include "tests/property/zenflow/hostile.h"
 #include "tests/property/zenflow/oracle.h"
 #include "tests/property/zenflow/places.h"
 #include "tests/property/zenflow/problem.h"
@@ -681,6 +682,63 @@ static void I6_used_engine(void **state)
     remove_shared(folder);
 }
 
+/* A problem that has done some steps, and its optimizer file in memory with room to grow. */
+static size_t save_problem(struct problem *p, unsigned seed, int n, const char *path,
+                           const char *folder, unsigned char **bytes, size_t *capacity)
+{
+    struct engine_config c = config_to_resume(900 + seed);
+    struct zf_error err;
+    char *text;
+    size_t size;
+    problem_create(p, seed, alone, &c);
+    run(p, 0, n);
+    assert_works(engine_save(p->engine, folder, &err), err);
+    assert_works(file_read(path, &text, &size, &err), err);
+    *capacity = size + 4096;
+    *bytes = zf_realloc(text, *capacity);
+    return size;
+}
+
+/* Whatever an optimizer file says, it is refused with a sentence that names it, or runs. */
+static void hostile_checkpoints(void **state)
+{
+    (void)state;
+    const int problems = 20, changes = in_long_ring() ? 500 : 40;
+    char *folder = shared_folder();
+    char *path = zf_format("%s/optimizer-00001-of-00001.safetensors", folder);
+    int refused = 0;
+    struct zf_error err;
+    for (unsigned seed = 0; seed < (unsigned)problems; seed++) {
+        struct problem p;
+        unsigned char *good;
+        size_t capacity;
+        const size_t n =
+            save_problem(&p, seed, 1 + (int)(seed * 7 % 17), path, folder, &good, &capacity);
+        unsigned char *bad = zf_malloc(capacity);
+        for (int i = 0; i < changes; i++) {
+            memcpy(bad, good, n);
+            const uint32_t what = 1000 * (1 + test_seed()) * (seed + 1) + (uint32_t)i;
+            const size_t m = hostile_change(bad, n, capacity, what);
+            assert_works(file_write(path, bad, m, &err), err);
+            if (hostile_load(&p, folder, &err))
+                continue;
+            refused++;
+            if (!strstr(err.text, folder))
+                fail_msg("problem %u, change %u: %s", seed, what, err.text);
+        }
+        assert_works(file_write(path, good, n, &err), err);
+        assert_true(hostile_load(&p, folder, &err)); /* the engine is none the worse */
+        problem_destroy(&p);
+        free(bad);
+        free(good);
+    }
+    print_message("%d of %d changed optimizer files refused, all others run\n", refused,
+                  problems * changes);
+    assert_true(refused > problems * changes / 2 && refused < problems * changes);
+    free(path);
+    remove_shared(folder);
+}
+
 /* Another number of ranks reads the checkpoint: all ranks' is read by one, and goes on alike. */
 static void I6_other_ranks(void **state)
 {
@@ -1325,6 +1383,7 @@ int main(int argc, char **argv)
         cmocka_unit_test(I6_other_ranks),
         cmocka_unit_test(I6_used_engine),
         cmocka_unit_test(scarce_slots),
+        cmocka_unit_test(hostile_checkpoints),
         cmocka_unit_test(I7),
         cmocka_unit_test(I8),
         cmocka_unit_test(host_state),

@@ -1,0 +1,369 @@
+#include "cmd/manifest.h"
+
+#include "data/alloc.h"
+#include "data/checksum.h"
+#include "data/file.h"
+#include "data/json.h"
+#include "data/log.h"
+
+#include <errno.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/stat.h>
+
+#define FORMAT 1
+#define SUM    "xxh3_128"
+
+static const char NAME[] = "manifest.json";
+
+static char *path_in(const char *directory, const char *name)
+{
+    return zf_format("%s/%s", directory, name);
+}
+
+bool manifest_is_there(const char *directory)
+{
+    char *path = path_in(directory, NAME);
+    bool there = file_exists(path);
+    free(path);
+    return there;
+}
+
+/* ---- what a checkpoint is of ---- */
+
+static json_t *sum_json(struct checksum sum)
+{
+    char text[CHECKSUM_TEXT];
+    checksum_text(sum, text);
+    return json_string(text);
+}
+
+/* What must be the same for a run to go on exactly; the model's own config.json says the rest. */
+static json_t *identity_of(const struct run *run)
+{
+    const struct config *c = run->config;
+    json_t *o = json_object();
+    json_object_set_new(o, "task_name", json_string(c->task->name));
+    json_object_set_new(o, "train_samples", json_integer(run->train.n_sequences));
+    json_object_set_new(o, "train_data", sum_json(dataset_checksum(&run->train)));
+    json_object_set_new(o, "train_batch_size", json_integer(c->train_batch_size));
+    json_object_set_new(o, "seed", json_integer(c->seed));
+    return o;
+}
+
+/* What a run may change on its way, if it is meant to. */
+static json_t *configuration_of(const struct run *run)
+{
+    const struct config *c = run->config;
+    const struct {
+        const char *key;
+        double value;
+    } numbers[] = {
+        {"learning_rate", c->learning_rate},
+        {"weight_decay", c->weight_decay},
+        {"adam_beta1", c->adam_beta1},
+        {"adam_beta2", c->adam_beta2},
+        {"adam_epsilon", c->adam_epsilon},
+        {"max_grad_norm", c->max_grad_norm},
+        {"warmup_steps", c->warmup_steps},
+        {"max_steps", c->total_steps},
+        {"embd_pdrop", (double)run->model_config.embd_pdrop},
+        {"attn_pdrop", (double)run->model_config.attn_pdrop},
+        {"resid_pdrop", (double)run->model_config.resid_pdrop},
+        {"lr_scheduler_type", c->lr_scheduler_type},
+        {"scheduler.type", (double)c->scheduler.type},
+        {"deferred_lr_scale", c->zenflow.deferred_lr_scale},
+    };
+    json_t *o = json_object();
+    for (size_t i = 0; i < sizeof numbers / sizeof *numbers; i++)
+        json_object_set_new(o, numbers[i].key, json_real(numbers[i].value));
+    return o;
+}
+
+/* ---- writing ---- */
+
+/* Of the manifest, but for this checksum itself. */
+static struct checksum own_sum(json_t *root)
+{
+    json_t *rest = json_copy(root);
+    json_object_del(rest, SUM);
+    char *text = json_dumps(rest, JSON_COMPACT | JSON_SORT_KEYS | JSON_REAL_PRECISION(17));
+    struct checksum sum = checksum_of(text, strlen(text));
+    free(text);
+    json_decref(rest);
+    return sum;
+}
+
+/* A file's checksum and size. */
+struct entry {
+    struct checksum sum;
+    size_t bytes;
+};
+
+static bool sum_file(const char *directory, const char *name, struct entry *entry,
+                     struct zf_error *err)
+{
+    char *path = path_in(directory, name);
+    bool ok = checksum_file(path, &entry->sum, &entry->bytes, err);
+    free(path);
+    return ok;
+}
+
+static void add_entry(json_t *files, const char *name, const struct entry *entry)
+{
+    json_t *o = json_object();
+    json_object_set_new(o, "bytes", json_integer((json_int_t)entry->bytes));
+    json_object_set_new(o, SUM, sum_json(entry->sum));
+    json_object_set_new(files, name, o);
+}
+
+/* All that is there, but for the optimizer's files, which their ranks know. */
+static bool add_files(json_t *files, const char *directory, struct zf_error *err)
+{
+    struct file_names names;
+    if (!file_list(directory, &names, err))
+        return false;
+    bool ok = true;
+    for (int i = 0; ok && i < names.n; i++) {
+        struct entry entry;
+        if (strncmp(names.list[i], "optimizer-", 10) == 0)
+            continue;
+        ok = sum_file(directory, names.list[i], &entry, err);
+        if (ok)
+            add_entry(files, names.list[i], &entry);
+    }
+    file_names_free(&names);
+    return ok;
+}
+
+/* Each rank's optimizer file, of which it alone reads the checksum. */
+static bool add_shards(const struct run *run, json_t *files, const char *directory,
+                       struct zf_error *err)
+{
+    const int ranks = comm_size(run->comm), rank = comm_rank(run->comm);
+    struct entry entry = {.bytes = 0};
+    char *name = engine_file_name(rank, ranks);
+    bool ok = comm_all_ok(run->comm, sum_file(directory, name, &entry, err), err);
+    free(name);
+    for (int r = 0; ok && r < ranks; r++) {
+        struct entry theirs = entry;
+        comm_broadcast(run->comm, &theirs, sizeof theirs, r);
+        name = engine_file_name(r, ranks);
+        add_entry(files, name, &theirs);
+        free(name);
+    }
+    return ok;
+}
+
+bool manifest_write(const struct run *run, const char *directory, int step, struct zf_error *err)
+{
+    json_t *root = json_object(), *files = json_object();
+    bool ok = add_shards(run, files, directory, err);
+    if (ok && comm_rank(run->comm) == 0) {
+        char *path = path_in(directory, NAME);
+        ok = add_files(files, directory, err);
+        json_object_set_new(root, "format", json_integer(FORMAT));
+        json_object_set_new(root, "program", json_string(ZF_VERSION));
+        json_object_set_new(root, "global_step", json_integer(step));
+        json_object_set_new(root, "ranks", json_integer(comm_size(run->comm)));
+        json_object_set_new(root, "identity", identity_of(run));
+        json_object_set_new(root, "configuration", configuration_of(run));
+        json_object_set(root, "files", files);
+        json_object_set_new(root, SUM, sum_json(own_sum(root)));
+        ok = ok && json_write(path, root, 17, err);
+        free(path);
+    }
+    json_decref(files);
+    json_decref(root);
+    return comm_all_ok(run->comm, ok, err);
+}
+
+/* ---- checking ---- */
+
+static bool is_sum(json_t *value, struct checksum sum)
+{
+    char text[CHECKSUM_TEXT];
+    checksum_text(sum, text);
+    return json_is_string(value) && json_string_length(value) == sizeof text - 1 &&
+           strcmp(json_string_value(value), text) == 0;
+}
+
+/* Reads it, and finds it as it was written. */
+static bool load(struct json_file *f, const char *path, struct zf_error *err)
+{
+    if (!json_load(f, path, err))
+        return false;
+    int format = 0;
+    bool ok = json_get_int(f, "format", &format, err);
+    if (ok && format != FORMAT)
+        ok = zf_fail(err, "%s: its format is %d, but this program reads format %d", path, format,
+                     FORMAT);
+    if (ok && !is_sum(json_find(f, SUM), own_sum(f->root)))
+        ok = zf_fail(err, "%s: it is damaged: its checksum is another", path);
+    if (!ok)
+        json_free(f);
+    return ok;
+}
+
+static bool check_file(const char *directory, const char *name, json_t *entry, struct zf_error *err)
+{
+    struct entry found;
+    json_t *bytes = json_object_get(entry, "bytes");
+    if (!*name || strchr(name, '/') || name[0] == '.')
+        return zf_fail(err, "%s/%s: it names the file \"%.200s\", but files stand beside it",
+                       directory, NAME, name);
+    if (!sum_file(directory, name, &found, err))
+        return false;
+    if (!json_is_integer(bytes) || json_integer_value(bytes) != (json_int_t)found.bytes)
+        return zf_fail(err, "%s/%s: it is damaged: it has %zu bytes, but %s gives it %lld",
+                       directory, name, found.bytes, NAME, (long long)json_integer_value(bytes));
+    return is_sum(json_object_get(entry, SUM), found.sum) ||
+           zf_fail(err, "%s/%s: it is damaged: its checksum is not that of %s", directory, name,
+                   NAME);
+}
+
+/* Whether nothing is missing that a checkpoint consists of. */
+static bool check_names(const char *path, json_t *files, int ranks, struct zf_error *err)
+{
+    static const char *const needed[] = {"config.json", "model.safetensors", "trainer_state.json"};
+    for (size_t i = 0; i < sizeof needed / sizeof *needed; i++)
+        if (!json_object_get(files, needed[i]))
+            return zf_fail(err, "%s: \"files\" has no %s", path, needed[i]);
+    bool ok = (ranks >= 1 && (size_t)ranks <= json_object_size(files)) ||
+              zf_fail(err, "%s: \"ranks\" is %d, but \"files\" has %zu", path, ranks,
+                      json_object_size(files));
+    for (int r = 0; ok && r < ranks; r++) {
+        char *name = engine_file_name(r, ranks);
+        ok = json_object_get(files, name) || zf_fail(err, "%s: \"files\" has no %s", path, name);
+        free(name);
+    }
+    return ok;
+}
+
+/* This rank's share of the files. */
+static bool check_files(const struct comm *comm, const char *directory, json_t *files,
+                        struct zf_error *err)
+{
+    const char *name;
+    json_t *entry;
+    int i = 0;
+    bool ok = true;
+    json_object_foreach(files, name, entry)
+    {
+        if (ok && i++ % comm_size(comm) == comm_rank(comm))
+            ok = check_file(directory, name, entry, err);
+    }
+    return ok;
+}
+
+bool manifest_check(struct comm *comm, const char *directory, struct zf_error *err)
+{
+    struct json_file f;
+    int ranks = 0;
+    char *path = path_in(directory, NAME);
+    bool ok = file_exists(path) ||
+              zf_fail(err, "%s: there is no %s, with which a checkpoint of this program ends",
+                      directory, NAME);
+    ok = ok && load(&f, path, err);
+    if (ok) {
+        json_t *files = json_find(&f, "files");
+        ok = json_get_int(&f, "ranks", &ranks, err) && check_names(path, files, ranks, err) &&
+             check_files(comm, directory, files, err);
+        json_free(&f);
+    }
+    free(path);
+    return comm_all_ok(comm, ok, err);
+}
+
+/* ---- another run's ---- */
+
+static char *plainly(json_t *value)
+{
+    char *text = json_is_string(value)
+                     ? zf_strdup(json_string_value(value))
+                     : json_dumps(value, JSON_ENCODE_ANY | JSON_REAL_PRECISION(6));
+    return text ? text : zf_strdup("absent");
+}
+
+static bool same_identity(const struct run *run, const struct json_file *f, struct zf_error *err)
+{
+    json_t *ours = identity_of(run), *theirs = json_find(f, "identity"), *value;
+    const char *key;
+    bool ok = true;
+    json_object_foreach(ours, key, value)
+    {
+        json_t *other = json_object_get(theirs, key);
+        if (!ok || json_equal(value, other))
+            continue;
+        char *at = zf_format("identity.%s", key), *a = plainly(other), *b = plainly(value);
+        ok = zf_fail(err,
+                     "%s:%d: this checkpoint was made with %s %.100s, but this run has %s, so it "
+                     "could not go on exactly",
+                     f->path, json_line(f, at), key, a, b);
+        free(at);
+        free(a);
+        free(b);
+    }
+    json_decref(ours);
+    return ok;
+}
+
+static void tell_differences(const struct run *run, const struct json_file *f)
+{
+    json_t *ours = configuration_of(run), *theirs = json_find(f, "configuration"), *value;
+    const char *key;
+    json_object_foreach(ours, key, value)
+    {
+        json_t *other = json_object_get(theirs, key);
+        if (json_equal(value, other))
+            continue;
+        char *a = plainly(other), *b = plainly(value);
+        log_warn("%s was %.100s where the checkpoint was made, and is %s from here on", key, a, b);
+        free(a);
+        free(b);
+    }
+    json_decref(ours);
+}
+
+/* The model is the one that config.json describes, but for what a run may change. */
+static bool same_model(const struct run *run, const char *directory, struct zf_error *err)
+{
+    char *path = path_in(directory, "config.json"), *key;
+    struct json_file f;
+    bool ok = json_load(&f, path, err);
+    if (ok) {
+        key = gpt_config_difference(&run->model_config, &f);
+        if (key) {
+            char *value = plainly(json_find(&f, key));
+            ok = zf_fail(err,
+                         "%s:%d: this checkpoint is of a model whose %s is %.100s, which this "
+                         "run's is not",
+                         path, json_line(&f, key), key, value);
+            free(value);
+        }
+        free(key);
+        json_free(&f);
+    }
+    free(path);
+    return ok;
+}
+
+bool manifest_matches(const struct run *run, const char *directory, int step, struct zf_error *err)
+{
+    struct json_file f;
+    int theirs = -1;
+    char *path = path_in(directory, NAME);
+    bool ok = load(&f, path, err);
+    if (ok) {
+        ok = json_get_int(&f, "global_step", &theirs, err) &&
+             (theirs == step ||
+              zf_fail(err, "%s: it is of step %d, but trainer_state.json of step %d", path, theirs,
+                      step)) &&
+             same_identity(run, &f, err) && same_model(run, directory, err);
+        if (ok)
+            tell_differences(run, &f);
+        json_free(&f);
+    }
+    free(path);
+    return ok;
+}

@@ -1,0 +1,127 @@
+#!/usr/bin/env bash
+# What goes wrong around a run: a full disk, standard output that nobody can write to, files that are too large,
+# links, pipes and control characters in the way, memory that is not there. One sentence each, never status 0 with
+# something missing; and what there was before stays.
+
+. tests/e2e/lib/common.sh "$@"
+need python3 gcc
+
+run=("$train" --config configs/zenflow.json "${tiny[@]}" --max_steps 4)
+# fails WHAT WORDS COMMAND...: status 1, and one sentence that has WORDS.
+fails() {
+    local what=$1 words=$2 status=0
+    shift 2
+    "$@" >"$scratch/stdout" 2>"$scratch/stderr" || status=$?
+    grep '^zf-' "$scratch/stderr" || true
+    check "$what: status 1" test "$status" = 1
+    check "$what: one sentence" test "$(grep -c '^zf-[a-z]*: ' "$scratch/stderr")" = 1
+    check "$what: says '$words'" grep -Eq -- "^zf-[a-z]*: .*($words)" "$scratch/stderr"
+}
+
+# Standard output.
+full() { # full COMMAND...: its standard output is a full disk
+    "$@" >/dev/full
+}
+closed() {
+    "$@" >&-
+}
+fails "a full standard output" "standard output could not be written whole" full "${run[@]}" --output_dir "$scratch/full"
+check "the model is there all the same" test -s "$scratch/full/model.safetensors"
+fails "a closed standard output" "standard output is closed" closed "${run[@]}" --output_dir "$scratch/closed"
+check "nothing was begun" test ! -e "$scratch/closed"
+for option in --help --version --print_config; do
+    fails "$option to a full disk" "standard output could not be written whole" full "$train" $option
+done
+fails "zf-bench to a full disk" "standard output could not be written whole" full "$build/zf-bench" adam \
+    --parameters 100000 --threads 1 --repeats 1
+
+# A timeline and CSV files on a full disk.
+fails "a timeline on a full disk" "/dev/full: could not be written whole" "${run[@]}" --trace /dev/full \
+    --output_dir "$scratch/timeline"
+check "the model is there all the same" test -s "$scratch/timeline/model.safetensors"
+mkdir -p "$scratch/csv/name"
+ln -s /dev/full "$scratch/csv/name/Train_Samples_lr.csv"
+fails "a CSV file on a full disk" "Train_Samples_lr.csv: cannot be written: No space left" "${run[@]}" --csv_monitor.enabled \
+    --csv_monitor.output_path "$scratch/csv" --csv_monitor.job_name name --output_dir "$scratch/monitored"
+for name in ../away /tmp/away a/../../away ..; do
+    fails "csv_monitor.job_name $name" "csv_monitor.job_name is .*within csv_monitor.output_path" "${run[@]}" \
+        --csv_monitor.enabled --csv_monitor.output_path "$scratch/csv" --csv_monitor.job_name "$name" \
+        --output_dir "$scratch/monitored"
+done
+
+# A limit on the size of files: of the optimizer's alone, then of the model's too.
+limited() { # limited KIB COMMAND...
+    (
+        ulimit -f "$1"
+        "${@:2}"
+    )
+}
+saving=("${run[@]}" --save_strategy steps --save_steps 2 --scheduler.type none --lr_scheduler_type constant)
+check "a whole run" "${saving[@]}" --output_dir "$scratch/whole"
+fails "too large a checkpoint" "optimizer-.*: cannot be written: File too large" limited 5000 "${saving[@]}" \
+    --output_dir "$scratch/limited"
+check "nothing half-written" test -z "$(find "$scratch/limited" -name '*tmp*')"
+
+# The disk is full when the last step's checkpoint is written: the model comes first, and the checkpoint before stays.
+cp -r "$scratch/whole" "$scratch/last"
+rm -rf "$scratch"/last/{checkpoint-4,model.safetensors,all_results.json}
+fails "the last checkpoint has no room" "the model is written, but .*optimizer-.*: cannot be written" limited 5000 \
+    "${saving[@]}" --save_total_limit 1 --output_dir "$scratch/last"
+check "the model" cmp "$scratch/whole/model.safetensors" "$scratch/last/model.safetensors"
+check "the checkpoint before it" test -e "$scratch/last/checkpoint-2/manifest.json" -a ! -e "$scratch/last/checkpoint-4"
+cp -r "$scratch/whole" "$scratch/none"
+rm -rf "$scratch"/none/{model.safetensors,all_results.json}
+fails "the model has no room" "model.safetensors: cannot be written" limited 3000 "${saving[@]}" --save_total_limit 1 \
+    --output_dir "$scratch/none"
+check "both checkpoints stay" test -e "$scratch/none/checkpoint-2/manifest.json" -a -e "$scratch/none/checkpoint-4/manifest.json"
+check "with room again" "${saving[@]}" --save_total_limit 1 --output_dir "$scratch/none"
+check "the same model" cmp "$scratch/whole/model.safetensors" "$scratch/none/model.safetensors"
+
+# Control characters of data are shown, not sent.
+mkdir "$scratch/SST-2"
+printf 'sentence\tlabel\ngood\t\033[2J\233\n' | iconv -f latin1 -t utf8 >"$scratch/SST-2/train.tsv"
+fails "an escape sequence in a label" 'label is "\\x1b\[2J\\xc2\\x9b"' "${run[@]}" --data_dir "$scratch" --do_eval false \
+    --output_dir "$scratch/escaped"
+mkfifo "$scratch/pipe"
+for key in train_file validation_file tokenizer_name; do
+    file=$scratch/pipe
+    if [ $key = tokenizer_name ]; then
+        cp -r data/sample/tokenizer "$scratch/tokenizer"
+        rm "$scratch/tokenizer/vocab.json"
+        mkfifo "$scratch/tokenizer/vocab.json"
+        file=$scratch/tokenizer
+    fi
+    fails "$key: a pipe that nobody writes to" "not a regular file" timeout 60 "${run[@]}" --$key "$file" \
+        --output_dir "$scratch/piped"
+done
+
+# Calls for memory that find none, at many places: the sentence, or the same model.
+preload=$scratch/out_of_memory.so
+check "a library that has no memory" gcc -O1 -shared -fPIC -o "$preload" tests/e2e/lib/out_of_memory.c -ldl
+if [ ! -s "$preload" ] || nm -D "$train" | grep -q __asan_init; then
+    echo "skipped: memory that is not there: this build's memory is the sanitizer's"
+    finish
+fi
+check "how many there are" env LD_PRELOAD="$preload" ZF_FAIL_AT=0 ZF_COUNT_FILE="$scratch/count" "${run[@]}" \
+    --max_steps 1 --output_dir "$scratch/memory"
+count=$(cat "$scratch/count")
+samples=25
+[ "${ZF_LONG:-}" != 1 ] || samples=410
+echo "$count calls for memory; $samples of them fail"
+check "all of them are many" test "$count" -gt 2000
+wrong=0 last=
+for ((i = 0; i < samples; i++)); do
+    # Half of them at the beginning, where files are read.
+    at=$((i % 2 ? 1 + i * count / samples : 1 + i * 2000 / samples)) status=0
+    rm -rf "$scratch/less"
+    LD_PRELOAD="$preload" ZF_FAIL_AT=$at timeout 60 "${run[@]}" --max_steps 1 --output_dir "$scratch/less" \
+        >"$scratch/stdout" 2>"$scratch/stderr" || status=$?
+    if [ $status = 0 ] && cmp -s "$scratch/memory/model.safetensors" "$scratch/less/model.safetensors"; then
+        continue
+    elif [ $status = 1 ] && [ "$(grep -c '^zf-train: ' "$scratch/stderr")" = 1 ]; then
+        continue
+    fi
+    wrong=$((wrong + 1)) last="call $at: status $status, $(tail -n 1 "$scratch/stderr")"
+done
+check "$samples calls that find no memory: $last" test $wrong = 0
+finish

@@ -1,0 +1,156 @@
+/* data/file, data/checksum, data/show: files that are replaced whole, directories that take
+ * another's place, checksums, and text that does nothing to a terminal. */
+#include "tests/testing.h"
+
+#include "data/alloc.h"
+#include "data/checksum.h"
+#include "data/file.h"
+#include "data/show.h"
+
+#include <sys/stat.h>
+
+static char directory[] = "/tmp/zf-test-file-XXXXXX";
+
+/* DIR/name, in one of two places that calls use in turn. */
+static const char *in_directory(const char *name)
+{
+    static char path[2][256];
+    static int turn;
+    turn = !turn;
+    snprintf(path[turn], sizeof path[turn], "%s/%s", directory, name);
+    return path[turn];
+}
+
+static void write_text(const char *name, const char *text)
+{
+    struct zf_error err;
+    assert_works(file_write(in_directory(name), text, strlen(text), &err), err);
+}
+
+static void assert_holds(const char *name, const char *expected)
+{
+    struct zf_error err;
+    char *text;
+    size_t n;
+    assert_works(file_read(in_directory(name), &text, &n, &err), err);
+    assert_string_equal(text, expected);
+    free(text);
+}
+
+/* A link that somebody put where the temporary file will be is not followed. */
+static void follows_no_link(void **state)
+{
+    (void)state;
+    char name[64];
+    write_text("victim", "old");
+    snprintf(name, sizeof name, "replaced.%ld.tmp", (long)getpid());
+    assert_int_equal(symlink(in_directory("victim"), in_directory(name)), 0);
+    write_text("replaced", "new");
+    assert_holds("victim", "old");
+    assert_holds("replaced", "new");
+}
+
+static void waits_for_no_pipe(void **state)
+{
+    (void)state;
+    struct zf_error err;
+    char *text;
+    size_t n;
+    assert_int_equal(mkfifo(in_directory("pipe"), 0600), 0);
+    assert_false(file_read(in_directory("pipe"), &text, &n, &err));
+    assert_says(err, "pipe: cannot be read: not a regular file");
+}
+
+static void takes_another_place(void **state)
+{
+    (void)state;
+    struct zf_error err;
+    struct file_names names;
+    assert_works(file_make_directory(in_directory("a/b"), &err), err);
+    assert_works(file_make_directory(in_directory("new"), &err), err);
+    write_text("new/file", "new");
+    write_text("a/b/file", "old");
+    assert_works(file_publish_directory(in_directory("new"), in_directory("a/b"), &err), err);
+    assert_holds("a/b/file", "new");
+    assert_holds("new/file", "old"); /* this file system exchanges names */
+    assert_works(file_publish_directory(in_directory("new"), in_directory("a/c"), &err), err);
+    assert_works(file_list(in_directory("a"), &names, &err), err);
+    assert_int_equal(names.n, 2);
+    assert_string_equal(names.list[0], "b");
+    assert_string_equal(names.list[1], "c");
+    file_names_free(&names);
+    assert_false(file_list(in_directory("none"), &names, &err));
+    assert_says(err, "none: the directory cannot be read: No such file");
+}
+
+/* Published: XXH3-128 of nothing, by the algorithm's authors (xxhsum -H2). */
+static void sums(void **state)
+{
+    (void)state;
+    struct zf_error err;
+    struct checksum sum;
+    char text[CHECKSUM_TEXT];
+    size_t n;
+    checksum_text(checksum_of("", 0), text);
+    assert_string_equal(text, "99aa06d3014798d86001c324468d497f");
+    const size_t size = 2 * CHECKSUM_PIECE + 5;
+    char *bytes = zf_malloc(size);
+    for (size_t i = 0; i < size; i++)
+        bytes[i] = (char)(i * 7 + i / 1000);
+    assert_works(file_write(in_directory("large"), bytes, size, &err), err);
+    assert_works(checksum_file(in_directory("large"), &sum, &n, &err), err);
+    assert_int_equal(n, size);
+    const struct checksum pieces[] = {checksum_of(bytes, CHECKSUM_PIECE),
+                                      checksum_of(bytes + CHECKSUM_PIECE, CHECKSUM_PIECE),
+                                      checksum_of(bytes + 2 * CHECKSUM_PIECE, 5)};
+    const struct checksum whole = checksum_of(pieces, sizeof pieces);
+    assert_memory_equal(&sum, &whole, sizeof sum);
+    assert_works(file_write(in_directory("small"), bytes, 10, &err), err);
+    assert_works(checksum_file(in_directory("small"), &sum, &n, &err), err);
+    const struct checksum ten = checksum_of(bytes, 10);
+    assert_memory_equal(&sum, &ten, sizeof sum);
+    free(bytes);
+}
+
+static void shows(void **state)
+{
+    (void)state;
+    static const char *const cases[][2] = {
+        {"plain, caf\xc3\xa9 \xf0\x9f\x98\x80", "plain, caf\xc3\xa9 \xf0\x9f\x98\x80"},
+        {"\x1b[2J\x7f\r\n\t\x01", "\\x1b[2J\\x7f\\r\\n\\t\\x01"},
+        {"\xc2\x9b"
+         "31m",
+         "\\xc2\\x9b"
+         "31m"}, /* C1: begins a sequence too */
+        {"cut \xe2\x82\"", "cut \xe2\x80\xa6\""},
+        {"cut \xf0\x9f\x98", "cut \xe2\x80\xa6"},
+        {"bad \xff\x80.", "bad \\xff\\x80."},
+        {"", ""},
+    };
+    char out[64];
+    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
+        show_text(out, sizeof out, cases[i][0]);
+        assert_string_equal(out, cases[i][1]);
+    }
+    show_text(out, 8, "12345\xe2\x82\xac");
+    assert_string_equal(out, "12345"); /* all of a character or none of it */
+    struct zf_error err;
+    zf_fail(&err, "\"%.4s\"", "abc\xc3\xa9");
+    assert_string_equal(err.text, "\"abc\xe2\x80\xa6\"");
+}
+
+int main(void)
+{
+    struct zf_error err;
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(follows_no_link),
+        cmocka_unit_test(waits_for_no_pipe),
+        cmocka_unit_test(takes_another_place),
+        cmocka_unit_test(sums),
+        cmocka_unit_test(shows),
+    };
+    if (!mkdtemp(directory))
+        return 1;
+    int failed = cmocka_run_group_tests(tests, NULL, NULL);
+    return file_remove_directory(directory, &err) ? failed : 1;
+}
