@@ -39,6 +39,12 @@ static bool find_texts(struct own_columns *c, const struct table *t, struct zf_e
         for (i++; i < t->n_columns && !other; i++)
             other = may_be_text(c, t->columns[i]) ? t->columns[i] : NULL;
     }
+    if (other && strcmp(one, "sentence1") != 0 && table_find(t, c->label) < 0)
+        return zf_fail(err,
+                       "%s: without a column \"%.60s\" it is not clear which are the text's: "
+                       "text_column names it, and text_pair_column a second one; its columns are: "
+                       "%s",
+                       t->path, c->label, table_list_columns(t, columns, sizeof columns));
     if (!one)
         return zf_fail(err, "%s: there is no column of text beside the label; its columns are: %s",
                        t->path, table_list_columns(t, columns, sizeof columns));

@@ -17,7 +17,8 @@ struct own_columns {
  * text: "sentence1" with "sentence2" as its pair; or "sentence"; or the first column that is not
  * the label nor called "id", "idx" or "index", and the second such one as its pair. A text that is
  * given has no pair but the one that is given. Fails where a column is not there, a label only
- * where it is needed. */
+ * where it is needed; and where two columns may be text and, for want of a label, one of them may
+ * be that. */
 bool own_find_columns(struct own_columns *c, const struct table *t, bool needs_label,
                       struct zf_error *err);
 

@@ -42,7 +42,7 @@ int table_find(const struct table *t, const char *name);
 /* The columns' names, for a sentence. Into out. */
 const char *table_list_columns(const struct table *t, char *out, size_t size);
 
-/* Walks over the objects of a JSON file (.jsonl, .ndjson, .json) in their order, each with its line.
+/* Walks over the objects of a JSON file (.jsonl, .ndjson, .json) in order, each with its line.
  * visit: returns false on a fault; the object is gone afterwards. */
 typedef bool table_visit(void *context, json_t *object, int line, struct zf_error *err);
 bool table_each_object(const char *path, table_visit *visit, void *context, struct zf_error *err);

@@ -74,6 +74,38 @@ if command -v mpirun >/dev/null; then
     check "two ranks hold out the same" result "$scratch/ranks" "r['train_samples'] == 877"
 fi
 
+# zf-run answers.
+run=$build/zf-run
+answers() { # answers COMMAND...: its first column is what prediction wrote
+    "$@" 2>/dev/null | cut -f 1 | cmp - <(tail -n +2 "$scratch/judged/predict_results.txt" | cut -f 2)
+}
+check "zf-run: a file" answers "$run" "$out" --file "$intents/test.csv" --label_column category
+python3 - "$intents" <<'EOF'
+import csv, sys
+rows = [r["text"] for r in csv.DictReader(open(sys.argv[1] + "/test.csv", newline=""))]
+open(sys.argv[1] + "/lines.txt", "w").write("".join(r.replace("\n", " ") + "\n" for r in rows[:20]))
+EOF
+check "zf-run: standard input is as a file's lines" cmp <("$run" "$out" <"$intents/lines.txt") \
+    <("$run" "$out" --file "$intents/lines.txt")
+check "zf-run: an answer for each line" test "$("$run" "$out" <"$intents/lines.txt" | wc -l)" = 20
+check "zf-run: probabilities of all labels are one" python3 - "$("$run" "$out" --top_k 77 'verify my card')" <<'EOF'
+import sys
+fields = sys.argv[1].split("\t")
+names, chances = fields[::2], [float(x) for x in fields[1::2]]
+assert len(set(names)) == 77 and abs(sum(chances) - 1) < 0.01, sys.argv
+assert chances == sorted(chances, reverse=True) and names[0] == "verify_card", names[:3]
+EOF
+check "zf-run: which column is the text must be clear" says "it is not clear which are" not "$run" "$out" \
+    --file "$intents/test.csv"
+check "zf-run: what is cut is said" says "1 of the 1 texts are longer than 4 tokens" "$run" "$out" \
+    --max_seq_length 4 "please lock my missing card"
+for words in "there is no option --tpo_k:--tpo_k" "top_k is .none.:--top_k none" "both --file:--file $intents/test.csv"; do
+    # shellcheck disable=SC2086
+    check "zf-run: ${words%%:*}" says "^zf-run: .*${words%%:*}" not "$run" "$out" ${words#*:} text
+done
+check "zf-run: no such model" says "^zf-run: .*nowhere: there is no such folder" not "$run" "$scratch/nowhere"
+check "zf-run: a full device is no answer" says "standard output" not bash -c "'$run' '$out' text >/dev/full"
+
 # The other formats hold the same rows, and give the same model.
 python3 - "$intents" <<'EOF'
 import csv, json, sys
@@ -122,7 +154,11 @@ check "scores are learned" result "$scratch/scores" \
     "r['eval_mse'] < 0.1 and r['eval_pearson'] > 0.9 and 'eval_accuracy' not in r"
 check "scores: predicted" "$train" --do_predict --model_name_or_path "$scratch/scores" --test_file \
     "$scratch/scores.csv" --output_dir "$scratch/scores-predicted"
+check "scores: zf-run" grep -Eqx "[0-9]\.[0-9]{4}" <("$run" "$scratch/scores" "very good film")
 check "scores: numbers" grep -Eqx "$(printf '0\t[0-9.-]+')" "$scratch/scores-predicted/predict_results.txt"
+
+check "zf-run: a pair" grep -Eqx "(2|3|10)$(printf '\t')[01]\.[0-9]{4}" <("$run" "$scratch/pairs" \
+    --pair "it is dry" "it rains")
 
 # A model whose labels are others; one whose labels are the same is gone on with, in its order.
 printf 'text,label\na good film,spam\na bad film,ham\n' >"$scratch/two.csv"

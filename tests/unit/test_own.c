@@ -179,6 +179,9 @@ static void refuses_columns(void **state)
     c = (struct own_columns){.text = "text", .pair = "other"};
     assert_false(own_find_columns(&c, &t, false, &err));
     assert_says(err, "no column \"other\" (text_pair_column)");
+    c = (struct own_columns){0}; /* the second column may be the label */
+    assert_false(own_find_columns(&c, &t, false, &err));
+    assert_says(err, "without a column \"label\" it is not clear");
     table_free(&t);
     t = read_as("a.csv", "id,label\na,b\n");
     c = (struct own_columns){0};
