@@ -3,6 +3,7 @@
 #include "cmd/config/table.h"
 #include "cmd/labels.h"
 #include "data/alloc.h"
+#include "data/corpus.h"
 #include "data/log.h"
 
 #include <stdlib.h>
@@ -326,20 +327,74 @@ static struct dataset split_off(struct dataset *from, int n)
     return view;
 }
 
+/* "24,960" */
+static const char *with_commas(long n, char *out, size_t size)
+{
+    char digits[32];
+    int length = snprintf(digits, sizeof digits, "%ld", n);
+    size_t used = 0;
+    for (int i = 0; i < length && used + 2 < size; i++) {
+        if (i > 0 && (length - i) % 3 == 0)
+            out[used++] = ',';
+        out[used++] = digits[i];
+    }
+    out[used] = 0;
+    return out;
+}
+
+static void tell_corpus(const char *files, const struct dataset *set,
+                        const struct corpus_report *report)
+{
+    char tokens[32], learned[32];
+    with_commas((long)set->start[set->n_sequences], tokens, sizeof tokens);
+    with_commas(report->n_learned, learned, sizeof learned);
+    if (report->n_passed_over)
+        log_info("%s: %d files are passed over, which are no texts by their names", files,
+                 report->n_passed_over);
+    if (!report->has_answers) {
+        log_info("%s: %d text(s) in %d file(s), %s tokens in sequences of %d", files,
+                 report->n_rows, report->n_files, tokens, set->max_length);
+        return;
+    }
+    log_info("%s: %d rows with answers in %d file(s), form: %s; the loss is of the answers alone, "
+             "%s of %s tokens",
+             files, report->n_rows, report->n_files, report->form, learned, tokens);
+    if (report->n_cut)
+        log_warn(
+            "%s: %d of the %d rows are longer than max_seq_length and are cut; %d have no answer "
+            "left and are dropped",
+            files, report->n_cut, report->n_rows, report->n_dropped);
+}
+
+static bool load_corpus(const struct run *run, struct dataset *set, const char *files,
+                        struct zf_error *err)
+{
+    const struct config *c = run->config;
+    struct corpus_report report;
+    if (!dataset_from_corpus(set, files, run->tokenizer, c->tokenizer_name, c->max_seq_length,
+                             (uint64_t)c->seed, &report, err))
+        return false;
+    tell_corpus(files, set, &report);
+    return true;
+}
+
 static bool load_text(struct run *run, struct zf_error *err)
 {
     const struct config *c = run->config;
     struct dataset *dev = &run->dev[0].set;
-    int length = c->max_seq_length;
-    if (c->do_train && !dataset_from_text(&run->train, c->train_file, run->tokenizer, length, err))
+    if (c->do_train && !load_corpus(run, &run->train, c->train_file, err))
         return false;
     if (c->do_eval) {
         run->n_dev = 1;
         run->dev[0].split = GLUE_DEV;
-        if (!c->validation_file)
-            *dev = split_off(&run->train, held_out(c, run->train.n_sequences));
-        else if (!dataset_from_text(dev, c->validation_file, run->tokenizer, length, err))
+        if (c->validation_file && !load_corpus(run, dev, c->validation_file, err))
             return false;
+        if (!c->validation_file) {
+            *dev = split_off(&run->train, held_out(c, run->train.n_sequences));
+            log_info("validation_file is not given: %d sequences of train_file are held out for "
+                     "evaluation (validation_split_percentage)",
+                     dev->n_sequences);
+        }
         dev->n_sequences = limited(dev->n_sequences, c->max_eval_samples);
     }
     run->train.n_sequences = limited(run->train.n_sequences, c->max_train_samples);
