@@ -6,6 +6,10 @@
 
 #include <string.h>
 
+#define CLASSIFIED_LENGTH 512 /* tokens, where max_seq_length is not given */
+#define GENERATED_LENGTH  4096
+#define PROMPT_PIECE      512 /* tokens of a prompt that go through the model at a time */
+
 static bool choose_device(struct answerer *a, const char *name, struct zf_error *err)
 {
     bool gpu = strcmp(name, "cuda") == 0 || (strcmp(name, "auto") == 0 && device_cuda_count() > 0);
@@ -22,6 +26,21 @@ static bool load_weights(struct answerer *a, const char *directory, struct zf_er
                     "%s: config.json says that it is a classifier, but the weights have no "
                     "score head: train it first",
                     directory));
+}
+
+/* A batch of texts, or a piece of a prompt. Sets a->max_length. */
+static struct gpt_size size_of(struct answerer *a, const struct answer_options *options)
+{
+    const bool lm = a->config.head == GPT_HEAD_LM;
+    int length = options->max_seq_length ? options->max_seq_length
+                 : lm                    ? GENERATED_LENGTH
+                                         : CLASSIFIED_LENGTH;
+    a->max_length = length < a->config.n_positions ? length : a->config.n_positions;
+    int piece = a->max_length < PROMPT_PIECE ? a->max_length : PROMPT_PIECE;
+    return (struct gpt_size){.max_tokens = lm ? piece : a->max_length * options->batch_size,
+                             .max_seqs = lm ? 1 : options->batch_size,
+                             .micro_batches = 1,
+                             .mode = GPT_EVALUATE};
 }
 
 bool answerer_open(struct answerer *a, const struct answer_options *options, struct zf_error *err)
@@ -41,12 +60,7 @@ bool answerer_open(struct answerer *a, const struct answer_options *options, str
     if (a->device->takes_shape &&
         !a->device->takes_shape(a->config.n_embd, gpt_heads(&a->config).head_dim, err))
         return false;
-    int length = options->max_seq_length < a->config.n_positions ? options->max_seq_length
-                                                                 : a->config.n_positions;
-    const struct gpt_size size = {.max_tokens = length * options->batch_size,
-                                  .max_seqs = options->batch_size,
-                                  .micro_batches = 1,
-                                  .mode = GPT_EVALUATE};
+    const struct gpt_size size = size_of(a, options);
     a->model = gpt_create(a->device, &a->config, &size);
     return load_weights(a, folder, err);
 }

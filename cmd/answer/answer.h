@@ -13,10 +13,18 @@ struct answer_options {
     int n_texts;
     const char *file; /* or NULL */
     struct own_columns columns;
-    const char *pair; /* of the one text */
-    int top_k;        /* labels told of each text */
-    int max_seq_length, batch_size;
-    const char *device; /* "auto", "cpu" or "cuda" */
+    const char *pair;               /* of the one text */
+    int max_seq_length, batch_size; /* 0: the default */
+    const char *device;             /* "auto", "cpu" or "cuda" */
+    int top_k; /* labels told of each text; or tokens that are drawn from. 0: the default */
+
+    /* of language models */
+    bool chats;         /* texts are what a user says, in one conversation */
+    const char *system; /* its system message, or NULL */
+    int max_new_tokens;
+    bool do_sample; /* else the most likely token is taken */
+    double temperature, top_p;
+    int seed;
 };
 
 struct answerer {
@@ -25,9 +33,10 @@ struct answerer {
     struct tokenizer *tokenizer;
     struct own_labels labels; /* of a classifier */
     struct gpt *model;
+    int max_length; /* tokens of a text, or of a prompt with its answer */
 };
 
-/* Loads a folder that zf-train or Transformers wrote. max_tokens, max_seqs: of a batch. */
+/* Loads a folder that zf-train or Transformers wrote. */
 bool answerer_open(struct answerer *a, const struct answer_options *options, struct zf_error *err);
 void answerer_close(struct answerer *a);
 
@@ -35,6 +44,11 @@ void answerer_close(struct answerer *a);
  * most likely labels with their probabilities, most likely first, with tabs between; of a regression
  * the score. */
 bool answer_classify(struct answerer *a, const struct answer_options *options,
+                     struct zf_error *err);
+
+/* Goes on with each text, or all of standard input, or answers in a conversation, line by line where
+ * there are no texts: writes what the model says as it comes. */
+bool answer_generate(struct answerer *a, const struct answer_options *options,
                      struct zf_error *err);
 
 #endif

@@ -22,10 +22,8 @@ struct classifier {
 static struct classifier classifier_open(struct answerer *a, const struct answer_options *options)
 {
     const int labels = a->config.num_labels, n = options->batch_size;
-    struct classifier c = {.a = a, .batch_size = n, .max_length = options->max_seq_length};
-    if (c.max_length > a->config.n_positions)
-        c.max_length = a->config.n_positions;
-    c.top_k = options->top_k < labels ? options->top_k : labels;
+    struct classifier c = {.a = a, .batch_size = n, .max_length = a->max_length};
+    c.top_k = !options->top_k ? 1 : options->top_k < labels ? options->top_k : labels;
     batch_init(&c.batch, n * c.max_length, n);
     c.logits = zf_malloc(sizeof(float) * (size_t)n * (size_t)labels);
     c.index = zf_malloc(sizeof(int) * (size_t)n);
