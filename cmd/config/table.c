@@ -57,8 +57,10 @@ const struct config_key config_table[] = {
                          "modelling; none: examples of your own, from train_file")},
     {ARG_TEXT(data_dir,
               "folder of the task's GLUE files, or the one that holds the tasks' folders")},
-    {ARG_TEXT(train_file, "training data, in place of data_dir's: in a GLUE task's layout; for lm "
-                          "text; without a task .csv, .tsv, .jsonl or .json")},
+    {ARG_TEXT(train_file,
+              "training data: for a GLUE task in place of data_dir's, in its layout; for lm "
+              "texts or conversations: a file, a folder, a pattern, or several with "
+              "commas between; without a task .csv, .tsv, .jsonl or .json")},
     {ARG_TEXT(validation_file, "evaluation data, the same; default, but for GLUE: a share of "
                                "train_file")},
     {ARG_TEXT(test_file, "data to predict, the same; may lack labels")},
