@@ -28,7 +28,7 @@ static bool load_weights(struct answerer *a, const char *directory, struct zf_er
                     directory));
 }
 
-/* A batch of texts, or a piece of a prompt. Sets a->max_length. */
+/* A batch of texts, or a piece of a prompt. Sets a->max_length and a->piece. */
 static struct gpt_size size_of(struct answerer *a, const struct answer_options *options)
 {
     const bool lm = a->config.head == GPT_HEAD_LM;
@@ -36,8 +36,8 @@ static struct gpt_size size_of(struct answerer *a, const struct answer_options *
                  : lm                    ? GENERATED_LENGTH
                                          : CLASSIFIED_LENGTH;
     a->max_length = length < a->config.n_positions ? length : a->config.n_positions;
-    int piece = a->max_length < PROMPT_PIECE ? a->max_length : PROMPT_PIECE;
-    return (struct gpt_size){.max_tokens = lm ? piece : a->max_length * options->batch_size,
+    a->piece = a->max_length < PROMPT_PIECE ? a->max_length : PROMPT_PIECE;
+    return (struct gpt_size){.max_tokens = lm ? a->piece : a->max_length * options->batch_size,
                              .max_seqs = lm ? 1 : options->batch_size,
                              .micro_batches = 1,
                              .mode = GPT_EVALUATE};

@@ -33,7 +33,8 @@ struct answerer {
     struct tokenizer *tokenizer;
     struct own_labels labels; /* of a classifier */
     struct gpt *model;
-    int max_length; /* tokens of a text, or of a prompt with its answer */
+    int max_length; /* tokens of a text, or of a prompt with its answer; */
+    int piece;      /* and of a prompt, how many go through the model at a time */
 };
 
 /* Loads a folder that zf-train or Transformers wrote. */

@@ -182,7 +182,7 @@ static size_t tell(const struct generator *g, size_t told, bool all)
     if (end > told)
         fwrite(text + told, 1, end - told, stdout);
     free(text);
-    return end > told ? end : told;
+    return end;
 }
 
 /* Makes the first n ids the sequence, and goes through those that the cache does not hold. */
@@ -202,7 +202,7 @@ static bool take_prompt(struct generator *g, const int *ids, int n, struct zf_er
     memcpy(g->ids, ids, (size_t)n * sizeof *ids);
     g->n = n;
     for (int at = same, piece; at < n; at += piece) {
-        piece = n - at < 512 ? n - at : 512;
+        piece = n - at < g->a->piece ? n - at : g->a->piece;
         gpt_continue(g->a->model, g->cache, ids + at, piece, g->logits);
     }
     return true;

@@ -126,5 +126,12 @@ check "a prompt too long" says "^zf-run: the prompt has [0-9]+ tokens, but with 
     "$texts" --max_seq_length 8 "The capital of Denmark is Copenhagen and the capital of Norway is Oslo"
 check "the end of the positions is said" says "^warning: the text has 16 tokens, and no more are possible" "$run" "$texts" \
     --max_seq_length 16 "The capital of"
+check "zf-run --help" "$run" --help
+"$run" --help >"$scratch/help"
+check "help fits 100 columns" awk 'length > 100 { exit 1 }' "$scratch/help"
+for option in $(grep -oE '^    {"[a-z_]+"' cmd/zf_run.c | tr -d ' {"'); do
+    check "help has --$option" grep -q -- "--$option\b" "$scratch/help"
+done
+check "zf-run --version" says "^zf-run [0-9.]+ " "$run" --version
 check "no text at all" says "^zf-run: there is no text to go on with" not bash -c "'$run' '$texts' </dev/null"
 finish

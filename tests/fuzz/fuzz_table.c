@@ -31,17 +31,23 @@ static void use(struct table *t)
     own_labels_free(&labels);
 }
 
+static char folder[] = "/dev/shm/zf-fuzz-table-XXXXXX";
+
+static void remove_folder(void)
+{
+    rmdir(folder);
+}
+
 int LLVMFuzzerTestOneInput(const uint8_t *bytes, size_t n)
 {
     static const char *const endings[] = {"csv", "tsv", "jsonl", "json"};
-    static char folder[] = "/tmp/zf-fuzz-table-XXXXXX";
     static bool made;
     char path[64];
     struct table t;
     struct zf_error err;
     if (n == 0)
         return 0;
-    if (!made && !mkdtemp(folder))
+    if (!made && (!mkdtemp(folder) || atexit(remove_folder) != 0))
         abort();
     made = true;
     snprintf(path, sizeof path, "%s/a.%s", folder, endings[bytes[0] % 4]);
