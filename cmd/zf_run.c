@@ -1,5 +1,5 @@
-/* zf-run: answers with a trained model: classifies sentences, completes texts, talks. One process, no
- * MPI. */
+/* zf-run: answers with a trained model: classifies sentences, completes texts, talks. One process,
+ * no MPI. */
 #include "cmd/answer/answer.h"
 #include "cmd/openmp_spin.h"
 #include "model/device/device.h"

@@ -2,15 +2,15 @@
  * apply_chat_template makes of messages, for four families of templates, and which of it are
  * answers.
  *
- *   ChatML     Qwen 2 and 2.5, SmolLM2: "<|im_start|>user\nHi<|im_end|>\n...", with the template's own
- *              system message where a conversation has none
- *   Llama 3    "<|start_header_id|>user<|end_header_id|>\n\nHi<|eot_id|>..."; from 3.1 on with dates in
- *              the system message, which are those that stand in the template
+ *   ChatML     Qwen 2 and 2.5, SmolLM2: "<|im_start|>user\nHi<|im_end|>\n...", with the template's
+ *              own system message where a conversation has none
+ *   Llama 3    "<|start_header_id|>user<|end_header_id|>\n\nHi<|eot_id|>..."; from 3.1 on with
+ *              dates in the system message, which are those that stand in the template
  *   Mistral    "[INST] Hi [/INST] ...</s>", with its versions' ways of writing spaces
  *
  * Which one it is, with what details, is read from the template's text, chat_template.jinja or
- * tokenizer_config.json's chat_template. One with tools, reasoning or anything else is refused where
- * it would matter. */
+ * tokenizer_config.json's chat_template. One of another family, or with reasoning (Qwen 3), is
+ * refused; of one with tools, what it writes without any is written. */
 #ifndef ZF_DATA_CHAT_H
 #define ZF_DATA_CHAT_H
 
@@ -58,8 +58,8 @@ struct chat_text {
 };
 
 /* Appends to a text that is empty at first ({0}). to_answer: the last turn is the user's, and an
- * assistant's begins ("add_generation_prompt"). Fails on another role, or an order that the template
- * does not have. */
+ * assistant's begins ("add_generation_prompt"). Fails on another role, or an order that the
+ * template does not have. */
 bool chat_render(struct chat_text *out, const struct chat_template *c,
                  const struct chat_turn *turns, int n, bool to_answer, struct zf_error *err);
 void chat_append(struct chat_text *out, const char *text);

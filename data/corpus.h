@@ -1,9 +1,9 @@
 /* What a language model learns from: files of text, or of conversations and instructions with their
  * answers.
  *
- * `files` names them: one file; a folder, with all .txt, .text, .md, .json, .jsonl and .ndjson files in
- * it and below, in the order of their names; a pattern of glob(7); or several of these with commas
- * between.
+ * `files` names them: one file; a folder, with all .txt, .text, .md, .json, .jsonl and .ndjson
+ * files in it and below, in the order of their names; a pattern of glob(7); or several of these
+ * with commas between.
  *
  * A file that is no table (table.h) is one text. A row of a table is
  *   a text         "text"
@@ -14,11 +14,11 @@
  *
  * Texts are put one behind the other, each with its tokenizer's template and, if there are several,
  * with the end-of-text token behind it, and cut to sequences of max_length. What has answers is a
- * sequence of its own, cut at its end, in which the answers alone, with the token that ends them, are
- * learned: of a conversation all that the assistant says, of prompt and completion the completion. It
- * is written in the form of the model's chat template (chat.h); prompt and completion as they are,
- * with the end-of-text token; and an instruction, where the model has no chat template, in Alpaca's
- * form. */
+ * sequence of its own, cut at its end, in which the answers alone, with the token that ends them,
+ * are learned: of a conversation all that the assistant says, of prompt and completion the
+ * completion. It is written in the form of the model's chat template (chat.h); prompt and
+ * completion as they are, with the end-of-text token; and an instruction, where the model has no
+ * chat template, in Alpaca's form. */
 #ifndef ZF_DATA_CORPUS_H
 #define ZF_DATA_CORPUS_H
 

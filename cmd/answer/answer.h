@@ -41,14 +41,14 @@ struct answerer {
 bool answerer_open(struct answerer *a, const struct answer_options *options, struct zf_error *err);
 void answerer_close(struct answerer *a);
 
-/* Classifies what the options name, or standard input line by line: writes a line for each text, its
- * most likely labels with their probabilities, most likely first, with tabs between; of a regression
- * the score. */
+/* Classifies what the options name, or standard input line by line: writes a line for each text,
+ * its most likely labels with their probabilities, most likely first, with tabs between; of a
+ * regression the score. */
 bool answer_classify(struct answerer *a, const struct answer_options *options,
                      struct zf_error *err);
 
-/* Goes on with each text, or all of standard input, or answers in a conversation, line by line where
- * there are no texts: writes what the model says as it comes. */
+/* Goes on with each text, or all of standard input, or answers in a conversation, line by line
+ * where there are no texts: writes what the model says as it comes. */
 bool answer_generate(struct answerer *a, const struct answer_options *options,
                      struct zf_error *err);
 

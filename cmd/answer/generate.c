@@ -167,8 +167,8 @@ static bool choose(struct generator *g, int *id, struct zf_error *err)
 
 /* Text as it comes. */
 
-/* What the ids say, from byte `told` on, as far as characters are whole; returns how far it has got.
- * all: even where they are not. */
+/* What the ids say, from byte `told` on, as far as characters are whole; returns how far it has
+ * got. all: even where they are not. */
 static size_t tell(const struct generator *g, size_t told, bool all)
 {
     size_t n, end = told;

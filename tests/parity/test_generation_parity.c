@@ -1,5 +1,6 @@
-/* Greedy generation with keys and values kept, beside Transformers' generate(): tokens and logits, of
- * every language model of the fixtures, however the prompt is cut. Fixtures: make_generation.py. */
+/* Greedy generation with keys and values kept, beside Transformers' generate(): tokens and logits,
+ * of every language model of the fixtures, however the prompt is cut. Fixtures:
+ * make_generation.py. */
 #include "tests/testing.h"
 
 #include "data/json.h"
