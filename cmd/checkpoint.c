@@ -15,7 +15,7 @@ bool checkpoint_export(struct run *run, const char *directory, struct zf_error *
 {
     bool ok = true;
     if (comm_rank(run->comm) == 0)
-        ok = gpt_save(run->model, directory, run->task->n_labels > 1 ? run->task->labels : NULL,
+        ok = gpt_save(run->model, directory, run->task->n_labels > 1 ? run->task->names : NULL,
                       err) &&
              tokenizer_save(run->tokenizer, directory, err);
     else

@@ -1,7 +1,9 @@
 #include "cmd/evaluate.h"
 
+#include "cmd/run_data.h"
 #include "data/alloc.h"
 #include "data/clock.h"
+#include "data/file.h"
 
 #include <math.h>
 #include <stdlib.h>
@@ -51,7 +53,7 @@ static struct outcome visit(struct run *run, const struct eval_split *split, con
     const int n_labels = run->task->n_labels, n = split->set.n_sequences;
     const int step = run->config->per_device_eval_batch_size, size = comm_size(run->comm);
     struct outcome o = {.predictions = n_labels ? zf_calloc((size_t)n, sizeof(float)) : NULL};
-    float *logits = zf_malloc(sizeof(float) * (size_t)step * GLUE_MAX_LABELS);
+    float *logits = zf_malloc(sizeof(float) * (size_t)step * (size_t)n_labels);
     trace_begin(run->trace, TRACE_HOST, name);
     trace_begin(run->trace, TRACE_DEVICE, name);
     for (int begin = 0; begin < n; begin += step * size) {
@@ -136,14 +138,27 @@ bool evaluate_has_metric(const struct run *run, const char *name, struct zf_erro
     return zf_fail(err, "evaluation on %s gives %s", task->title, all);
 }
 
+static bool write_predictions(const struct run *run, const struct eval_split *split,
+                              const float *predictions, struct zf_error *err)
+{
+    const char *directory = run->config->output_dir;
+    if (!run_has_own_data(run))
+        return glue_write_submission(run->task, split->split, &split->data, predictions, directory,
+                                     err);
+    char *path = zf_format("%s/predict_results.txt", directory);
+    bool ok = file_make_directory(directory, err) &&
+              own_write_predictions(path, predictions, split->set.n_sequences,
+                                    run->task->n_labels > 1 ? &run->own.labels : NULL, err);
+    free(path);
+    return ok;
+}
+
 bool predict_split(struct run *run, const struct eval_split *split, struct zf_error *err)
 {
     struct outcome o;
     if (!run_split(run, split, "predict", &o, err))
         return false;
-    bool ok = comm_rank(run->comm) != 0 ||
-              glue_write_submission(run->task, split->split, &split->data, o.predictions,
-                                    run->config->output_dir, err);
+    bool ok = comm_rank(run->comm) != 0 || write_predictions(run, split, o.predictions, err);
     free(o.predictions);
     return comm_all_ok(run->comm, ok, err);
 }

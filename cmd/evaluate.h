@@ -17,7 +17,8 @@ bool evaluate_split(struct run *run, const struct eval_split *split, json_t *res
 /* Whether evaluation gives a metric of this name, without its "eval_"; err says which there are. */
 bool evaluate_has_metric(const struct run *run, const char *name, struct zf_error *err);
 
-/* Writes GLUE's submission file of a test split into output_dir. Fails where the model's answers
+/* Writes GLUE's submission file of a test split into output_dir, or predict_results.txt of own
+ * examples. Fails where the model's answers
  * are not finite. Collective. */
 bool predict_split(struct run *run, const struct eval_split *split, struct zf_error *err);
 

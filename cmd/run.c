@@ -8,6 +8,7 @@
 #include "cmd/memory_need.h"
 #include "cmd/memory_plan.h"
 #include "cmd/progress.h"
+#include "cmd/run_data.h"
 #include "cmd/step.h"
 #include "cmd/train.h"
 #include "data/alloc.h"
@@ -19,10 +20,6 @@
 #include <limits.h>
 #include <stdlib.h>
 #include <string.h>
-
-/* Share of a text that is held out for evaluation where there is no validation_file, as
- * run_clm.py's validation_split_percentage. */
-#define HELD_OUT_PERCENT 5
 
 /* Without training: results go beside the model that they are of, or to where there is none. */
 static bool check_results(const struct config *c, struct zf_error *err)
@@ -96,8 +93,15 @@ static bool read_model_config(struct run *run, struct zf_error *err)
     if (!model)
         return file_is_directory(c->config_name) ? gpt_config_load(m, c->config_name, err)
                                                  : gpt_config_preset(m, c->config_name, err);
-    return need_folder("model_name_or_path", model, err) && gpt_config_load(m, model, err) &&
-           labels_check(model, run->task, c->ignore_mismatched_sizes, &run->head_fits, err);
+    return need_folder("model_name_or_path", model, err) && gpt_config_load(m, model, err);
+}
+
+/* Whether the model's answers are what the task asks for. */
+static bool check_labels(struct run *run, struct zf_error *err)
+{
+    const struct config *c = run->config;
+    return !c->model_name_or_path || labels_check(c->model_name_or_path, run->task,
+                                                  c->ignore_mismatched_sizes, &run->head_fits, err);
 }
 
 static bool load_tokenizer(struct run *run, struct zf_error *err)
@@ -150,97 +154,6 @@ static bool configure_model(struct run *run, struct zf_error *err)
     return true;
 }
 
-static int limited(int n, int limit)
-{
-    return limit > 0 && limit < n ? limit : n;
-}
-
-static bool read_split(const struct run *run, struct glue_data *data, enum glue_split split,
-                       const char *file, int limit, struct zf_error *err)
-{
-    bool ok = file ? glue_read_file(data, run->task, file, split, err)
-                   : glue_read_split(data, run->task, run->config->data_dir, split, err);
-    if (ok)
-        data->n_examples = limited(data->n_examples, limit);
-    return ok;
-}
-
-static bool load_train_split(struct run *run, struct zf_error *err)
-{
-    const struct config *c = run->config;
-    struct glue_data data = {0};
-    if (!c->do_train)
-        return true;
-    if (!read_split(run, &data, GLUE_TRAIN, c->train_file, c->max_train_samples, err))
-        return false;
-    dataset_from_glue(&run->train, &data, run->tokenizer, c->max_seq_length);
-    glue_free(&data);
-    return true;
-}
-
-static bool load_eval_split(struct run *run, struct eval_split *s, enum glue_split split,
-                            const char *file, int limit, struct zf_error *err)
-{
-    s->split = split;
-    if (!read_split(run, &s->data, split, file, limit, err))
-        return false;
-    dataset_from_glue(&s->set, &s->data, run->tokenizer, run->config->max_seq_length);
-    return true;
-}
-
-static bool load_glue(struct run *run, struct zf_error *err)
-{
-    const struct config *c = run->config;
-    bool mismatched = run->task->has_mismatched;
-    if (!load_train_split(run, err))
-        return false;
-    if (c->do_eval) {
-        run->n_dev = mismatched && !c->validation_file ? 2 : 1;
-        for (int i = 0; i < run->n_dev; i++)
-            if (!load_eval_split(run, &run->dev[i], i ? GLUE_DEV_MISMATCHED : GLUE_DEV,
-                                 c->validation_file, c->max_eval_samples, err))
-                return false;
-    }
-    if (c->do_predict) {
-        run->n_test = mismatched && !c->test_file ? 2 : 1;
-        for (int i = 0; i < run->n_test; i++)
-            if (!load_eval_split(run, &run->test[i], i ? GLUE_TEST_MISMATCHED : GLUE_TEST,
-                                 c->test_file, c->max_predict_samples, err))
-                return false;
-    }
-    return true;
-}
-
-/* The last sequences of `from`, as a view that shares its tokens. */
-static struct dataset split_off(struct dataset *from, int n)
-{
-    struct dataset view = *from;
-    from->n_sequences -= n;
-    view.start += from->n_sequences;
-    view.n_sequences = n;
-    return view;
-}
-
-static bool load_text(struct run *run, struct zf_error *err)
-{
-    const struct config *c = run->config;
-    struct dataset *dev = &run->dev[0].set;
-    int length = c->max_seq_length;
-    if (c->do_train && !dataset_from_text(&run->train, c->train_file, run->tokenizer, length, err))
-        return false;
-    if (c->do_eval) {
-        run->n_dev = 1;
-        run->dev[0].split = GLUE_DEV;
-        if (!c->validation_file)
-            *dev = split_off(&run->train, (run->train.n_sequences * HELD_OUT_PERCENT + 99) / 100);
-        else if (!dataset_from_text(dev, c->validation_file, run->tokenizer, length, err))
-            return false;
-        dev->n_sequences = limited(dev->n_sequences, c->max_eval_samples);
-    }
-    run->train.n_sequences = limited(run->train.n_sequences, c->max_train_samples);
-    return true;
-}
-
 /* What is best must be something that evaluation gives. */
 static bool check_metric(const struct run *run, struct zf_error *err)
 {
@@ -249,20 +162,6 @@ static bool check_metric(const struct run *run, struct zf_error *err)
     return !c->do_train || !c->load_best_model_at_end ||
            evaluate_has_metric(run, c->metric_for_best_model, &why) ||
            config_clash(c, "metric_for_best_model", err, "%s", why.text);
-}
-
-static bool load_data(struct run *run, struct zf_error *err)
-{
-    bool text = run->task->n_labels == 0;
-    if (text ? !load_text(run, err) : !load_glue(run, err))
-        return false;
-    if (run->config->do_train && run->train.n_sequences == 0)
-        return zf_fail(err, "%s: the training split has no examples", run->task->name);
-    if (run->config->do_train && run->train.n_sequences < comm_size(run->comm))
-        return zf_fail(err, "%s: there are %d training examples for %d ranks: start at most %d",
-                       run->task->name, run->train.n_sequences, comm_size(run->comm),
-                       run->train.n_sequences);
-    return true;
 }
 
 /* Threads of this rank. */
@@ -434,8 +333,9 @@ static void announce(const struct run *run)
 static bool read_input(struct run *run, struct zf_error *err)
 {
     struct config *c = run->config;
-    return check_output(run, err) && read_model_config(run, err) && load_tokenizer(run, err) &&
-           configure_model(run, err) && load_data(run, err) && check_metric(run, err) &&
+    return check_output(run, err) && read_model_config(run, err) && run_open_data(run, err) &&
+           check_labels(run, err) && load_tokenizer(run, err) && configure_model(run, err) &&
+           run_load_data(run, err) && check_metric(run, err) &&
            (!c->do_train || config_resolve_steps(c, run->train.n_sequences, err));
 }
 
@@ -483,15 +383,7 @@ bool run_destroy(struct run *run, struct zf_error *err)
         gpt_destroy(run->model);
         batches_free(run->batches, run->size.micro_batches);
     }
-    bool view = run->train.tokens && run->dev[0].set.tokens == run->train.tokens;
-    for (int i = 0; i < RUN_MAX_SPLITS; i++) {
-        glue_free(&run->dev[i].data);
-        glue_free(&run->test[i].data);
-        if (!view)
-            dataset_free(&run->dev[i].set);
-        dataset_free(&run->test[i].set);
-    }
-    dataset_free(&run->train);
+    run_free_data(run);
     if (run->tokenizer)
         tokenizer_free(run->tokenizer);
     free(run->eval_order);

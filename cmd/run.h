@@ -6,6 +6,7 @@
 
 #include "cmd/config/config.h"
 #include "data/batch.h"
+#include "data/own.h"
 #include "model/device/arena.h"
 #include "model/gpt.h"
 #include "offload/comm/comm.h"
@@ -21,10 +22,19 @@ struct eval_split {
 
 #define RUN_MAX_SPLITS 2 /* MNLI: matched and mismatched */
 
+/* Examples of a person's own, in place of a task's. */
+struct own_data {
+    struct glue_task task; /* what follows from them */
+    struct own_labels labels;
+    struct own_columns columns;
+    struct table train, dev, test; /* until they are tokenized */
+};
+
 struct run {
     struct config *config;
-    struct comm *comm; /* borrowed; of a plan its own */
-    const struct glue_task *task;
+    struct comm *comm;            /* borrowed; of a plan its own */
+    const struct glue_task *task; /* config's, or own.task */
+    struct own_data own;          /* where config->task is NULL */
     struct tokenizer *tokenizer;
     struct gpt_config model_config;
     bool head_fits; /* model_name_or_path's score head, if it has one, is for the task's labels */

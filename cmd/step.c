@@ -54,6 +54,17 @@ static long count_tokens(const struct dataset *d, const int *index, int n)
     return tokens;
 }
 
+/* What the loss of a step averages over. */
+static long count_items(const struct stepper *s, const int *index, int n)
+{
+    long items = 0;
+    if (s->n_labels)
+        return n;
+    for (int i = 0; i < n; i++)
+        items += dataset_targets(s->set, index[i]);
+    return items;
+}
+
 /* This rank's micro-batch m of a step. */
 static void fill_micro_batch(const struct stepper *s, int m, struct batch *batch, const int *index,
                              int n)
@@ -87,7 +98,7 @@ bool step_run(const struct stepper *s, const int *index, int n, int step, float 
               struct step_result *result, struct zf_error *err)
 {
     result->tokens = count_tokens(s->set, index, n);
-    long items = s->n_labels ? n : result->tokens - n;
+    const long items = count_items(s, index, n);
     trace_begin_step(s->trace, step + 1);
     engine_begin_step(s->engine, lr);
     run_micro_batches(s, index, n, step, items);

@@ -56,18 +56,22 @@ static void append_sequence(struct batch *b, const struct dataset *d, int i, uin
     b->seq_start[++b->n_seqs] = b->n_tokens;
 }
 
-/* Every token's target is the one behind it in its sequence. */
-static void fill_next_tokens(struct batch *b)
+/* Every token's target is the one behind it in its sequence, if that is learned. */
+static void fill_next_tokens(struct batch *b, const struct dataset *d, const int *index)
 {
     if (!b->targets)
         b->targets = zf_malloc((size_t)b->capacity_tokens * sizeof *b->targets);
+    b->n_items = 0;
     for (int s = 0; s < b->n_seqs; s++) {
-        int first = b->seq_start[s], last = b->seq_start[s + 1] - 1;
-        memcpy(b->targets + first, b->tokens + first + 1,
-               (size_t)(last - first) * sizeof *b->targets);
+        const int first = b->seq_start[s], last = b->seq_start[s + 1] - 1;
+        const unsigned char *learned = d->learned ? d->learned + d->start[index[s]] : NULL;
+        for (int i = first; i < last; i++) {
+            bool is_target = !learned || learned[i + 1 - first];
+            b->targets[i] = is_target ? b->tokens[i + 1] : TARGET_IGNORE;
+            b->n_items += is_target;
+        }
         b->targets[last] = TARGET_IGNORE;
     }
-    b->n_items = b->n_tokens - b->n_seqs;
 }
 
 static void fill_labels(struct batch *b, const struct dataset *d, const int *index)
@@ -97,7 +101,7 @@ void batch_fill(struct batch *b, const struct dataset *d, const int *index, int 
         append_sequence(b, d, index[i], (uint32_t)(first + i));
     b->n_items = b->n_seqs;
     if (n_labels == 0)
-        fill_next_tokens(b);
+        fill_next_tokens(b, d, index);
     else if (n_labels == 1)
         fill_scores(b, d, index);
     else

@@ -16,10 +16,12 @@
 /* Token sequences, one behind the other. */
 struct dataset {
     int n_sequences;
-    int *tokens;    /* (start[n_sequences]) */
-    size_t *start;  /* (n_sequences + 1) */
-    float *label;   /* (n_sequences): label id or score; NULL for language modelling */
-    int max_length; /* of the longest sequence, in tokens */
+    int *tokens;            /* (start[n_sequences]) */
+    size_t *start;          /* (n_sequences + 1) */
+    float *label;           /* (n_sequences): label id or score; NULL for language modelling */
+    unsigned char *learned; /* (start[n_sequences]), of language modelling: 1 where a token is to be
+                               predicted; NULL: everywhere */
+    int max_length;         /* of the longest sequence, in tokens */
 };
 
 /* Tokenizes examples in parallel, as run_glue.py does: a pair is the first sentence's ids and then
@@ -28,11 +30,9 @@ struct dataset {
  * An example without tokens becomes one end-of-text token (id 0 where the tokenizer has none). */
 void dataset_from_glue(struct dataset *d, const struct glue_data *data, const struct tokenizer *t,
                        int max_length);
-/* Cuts a text file, as one text with its template, into sequences of max_length tokens (the last
- * may be shorter; one of a single token, which has nothing to predict, is dropped). max_length is 2
- * or more. Fails where the file cannot be read or has fewer than two tokens. */
-bool dataset_from_text(struct dataset *d, const char *path, const struct tokenizer *t,
-                       int max_length, struct zf_error *err);
+/* How many tokens of sequence i a language model is to predict: those that are learned, but the
+ * first one. */
+long dataset_targets(const struct dataset *d, int i);
 void dataset_free(struct dataset *d);
 /* Of its tokens, where sequences begin, and labels. */
 struct checksum dataset_checksum(const struct dataset *d);
@@ -60,7 +60,7 @@ struct batch {
                             ranks and micro-batches: the dropout generator's counter */
     int *targets;        /* classification: (n_seqs) label ids, TARGET_IGNORE in a test split;
                             language modelling: (n_tokens) the next token's id, TARGET_IGNORE on a
-                            sequence's last; regression: NULL */
+                            sequence's last and where that is not learned; regression: NULL */
     float *scores;       /* regression: (n_seqs), -1 in a test split; else NULL */
     int n_items;         /* what the loss averages over: sequences, or tokens with a target */
     int capacity_tokens, capacity_seqs;

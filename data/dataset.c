@@ -1,7 +1,6 @@
 #include "data/batch.h"
 
 #include "data/alloc.h"
-#include "data/file.h"
 
 #include <stdlib.h>
 #include <string.h>
@@ -124,40 +123,6 @@ void dataset_from_glue(struct dataset *d, const struct glue_data *data, const st
     free(chunks);
 }
 
-bool dataset_from_text(struct dataset *d, const char *path, const struct tokenizer *t,
-                       int max_length, struct zf_error *err)
-{
-    char *text;
-    size_t bytes;
-    *d = (struct dataset){0};
-    if (!file_read(path, &text, &bytes, err))
-        return false;
-    struct chunk all = {0};
-    const struct token_template around = tokenizer_template(t, false);
-    append_ids(&all, around.ids, around.before);
-    append_text(&all, text, bytes, t);
-    append_ids(&all, around.ids + around.before, around.n - around.before);
-    free(text);
-    size_t n = all.n, length = (size_t)max_length;
-    if (n % length == 1)
-        n--;
-    if (n == 0) {
-        free(all.tokens);
-        return zf_fail(err,
-                       "%s: the text has fewer than two tokens, but predicting the next one "
-                       "takes two",
-                       path);
-    }
-    d->tokens = zf_realloc(all.tokens, n * sizeof *all.tokens);
-    d->n_sequences = (int)((n + length - 1) / length);
-    d->start = zf_malloc(((size_t)d->n_sequences + 1) * sizeof *d->start);
-    for (int i = 0; i < d->n_sequences; i++)
-        d->start[i] = (size_t)i * length;
-    d->start[d->n_sequences] = n;
-    d->max_length = n < length ? (int)n : max_length;
-    return true;
-}
-
 struct checksum dataset_checksum(const struct dataset *d)
 {
     const size_t n = (size_t)d->n_sequences, first = n ? d->start[0] : 0;
@@ -167,6 +132,8 @@ struct checksum dataset_checksum(const struct dataset *d)
         const uint64_t length = d->start[i + 1] - d->start[i];
         sum = checksum_join(sum, checksum_of(&length, sizeof length));
     }
+    if (d->learned)
+        sum = checksum_join(sum, checksum_of(d->learned + first, tokens));
     return d->label ? checksum_join(sum, checksum_of(d->label, sizeof *d->label * n)) : sum;
 }
 
@@ -175,5 +142,16 @@ void dataset_free(struct dataset *d)
     free(d->tokens);
     free(d->start);
     free(d->label);
+    free(d->learned);
     *d = (struct dataset){0};
+}
+
+long dataset_targets(const struct dataset *d, int i)
+{
+    long n = 0;
+    if (!d->learned)
+        return (long)(d->start[i + 1] - d->start[i]) - 1;
+    for (size_t k = d->start[i] + 1; k < d->start[i + 1]; k++)
+        n += d->learned[k];
+    return n;
 }

@@ -12,25 +12,30 @@
 #include <stdlib.h>
 #include <string.h>
 
+#define LABELS(...) ((const char *const[]){__VA_ARGS__})
+#define DIGITS      LABELS("0", "1")
+#define ENTAILMENT  LABELS("entailment", "not_entailment")
+#define NLI         LABELS("entailment", "neutral", "contradiction")
+
+/* clang-format off */
 static const struct glue_task tasks[] = {
-    {"cola", "CoLA", "CoLA", 2, {"0", "1"}, false, false, {METRIC_MATTHEWS}},
-    {"sst2", "SST-2", "SST-2", 2, {"0", "1"}, false, false, {METRIC_ACCURACY}},
-    {"mrpc", "MRPC", "MRPC", 2, {"0", "1"}, true, false, {METRIC_ACCURACY, METRIC_F1}},
-    {"stsb", "STS-B", "STS-B", 1, {NULL}, true, false, {METRIC_PEARSON, METRIC_SPEARMAN}},
-    {"qqp", "QQP", "QQP", 2, {"0", "1"}, true, false, {METRIC_ACCURACY, METRIC_F1}},
-    {"mnli",
-     "MNLI",
-     "MNLI",
-     3,
-     {"entailment", "neutral", "contradiction"},
-     true,
-     true,
+    {"cola", "CoLA", "CoLA", 2, DIGITS, LABELS("unacceptable", "acceptable"), false, false,
+     {METRIC_MATTHEWS}},
+    {"sst2", "SST-2", "SST-2", 2, DIGITS, LABELS("negative", "positive"), false, false,
      {METRIC_ACCURACY}},
-    {"qnli", "QNLI", "QNLI", 2, {"entailment", "not_entailment"}, true, false, {METRIC_ACCURACY}},
-    {"rte", "RTE", "RTE", 2, {"entailment", "not_entailment"}, true, false, {METRIC_ACCURACY}},
-    {"wnli", "WNLI", "WNLI", 2, {"0", "1"}, true, false, {METRIC_ACCURACY}},
-    {"lm", "lm", "language modelling", 0, {NULL}, false, false, {METRIC_NONE}},
+    {"mrpc", "MRPC", "MRPC", 2, DIGITS, LABELS("not_equivalent", "equivalent"), true, false,
+     {METRIC_ACCURACY, METRIC_F1}},
+    {"stsb", "STS-B", "STS-B", 1, NULL, NULL, true, false, {METRIC_PEARSON, METRIC_SPEARMAN}},
+    {"qqp", "QQP", "QQP", 2, DIGITS, LABELS("not_duplicate", "duplicate"), true, false,
+     {METRIC_ACCURACY, METRIC_F1}},
+    {"mnli", "MNLI", "MNLI", 3, NLI, NLI, true, true, {METRIC_ACCURACY}},
+    {"qnli", "QNLI", "QNLI", 2, ENTAILMENT, ENTAILMENT, true, false, {METRIC_ACCURACY}},
+    {"rte", "RTE", "RTE", 2, ENTAILMENT, ENTAILMENT, true, false, {METRIC_ACCURACY}},
+    {"wnli", "WNLI", "WNLI", 2, DIGITS, LABELS("not_entailment", "entailment"), true, false,
+     {METRIC_ACCURACY}},
+    {"lm", "lm", "language modelling", 0, NULL, NULL, false, false, {METRIC_NONE}},
 };
+/* clang-format on */
 
 #define N_TASKS ((int)(sizeof tasks / sizeof *tasks))
 

@@ -10,8 +10,6 @@
 #include <stdbool.h>
 #include <stddef.h>
 
-#define GLUE_MAX_LABELS 3
-
 enum glue_split {
     GLUE_TRAIN,
     GLUE_DEV,
@@ -21,14 +19,15 @@ enum glue_split {
 };
 
 struct glue_task {
-    const char *name;                    /* as run_glue.py spells it: "cola", "sst2", ..., "lm" */
-    const char *directory;               /* as GLUE's archive spells it: "CoLA", "SST-2", ... */
-    const char *title;                   /* for people: "SST-2" */
-    int n_labels;                        /* 1: regression; 0: language modelling */
-    const char *labels[GLUE_MAX_LABELS]; /* as the submission format spells them, in id order */
-    bool pair;                           /* two sentences */
-    bool has_mismatched;                 /* MNLI */
-    enum metric metrics[3]; /* METRIC_NONE-terminated unless full; the first is the task's own */
+    const char *name;          /* as run_glue.py spells it: "cola", "sst2", ..., "lm" */
+    const char *directory;     /* as GLUE's archive spells it: "CoLA", "SST-2", ... */
+    const char *title;         /* for people: "SST-2" */
+    int n_labels;              /* 1: regression; 0: language modelling */
+    const char *const *labels; /* as the submission format spells them, in id order */
+    const char *const *names;  /* in words, as Transformers' data sets name them */
+    bool pair;                 /* two sentences */
+    bool has_mismatched;       /* MNLI */
+    enum metric metrics[3];    /* METRIC_NONE-terminated unless full; the first is the task's own */
 };
 
 /* The task of this name: run_glue.py's name or GLUE's directory, in any case ("SST-2", "sst2");

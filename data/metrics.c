@@ -12,6 +12,7 @@ const char *metric_name(enum metric metric)
         [METRIC_NONE] = "",           [METRIC_ACCURACY] = "accuracy",
         [METRIC_F1] = "f1",           [METRIC_MATTHEWS] = "matthews_correlation",
         [METRIC_PEARSON] = "pearson", [METRIC_SPEARMAN] = "spearmanr",
+        [METRIC_MSE] = "mse",
     };
     return names[metric];
 }
@@ -137,6 +138,14 @@ static double correlation(const float *prediction, const float *truth, int n, bo
     return result;
 }
 
+static double mse(const float *prediction, const float *truth, int n)
+{
+    double sum = 0;
+    for (int i = 0; i < n; i++)
+        sum += ((double)prediction[i] - truth[i]) * ((double)prediction[i] - truth[i]);
+    return n > 0 ? sum / n : 0;
+}
+
 double metric_compute(enum metric metric, const float *prediction, const float *truth, int n)
 {
     switch (metric) {
@@ -152,6 +161,8 @@ double metric_compute(enum metric metric, const float *prediction, const float *
         return correlation(prediction, truth, n, false);
     case METRIC_SPEARMAN:
         return correlation(prediction, truth, n, true);
+    case METRIC_MSE:
+        return mse(prediction, truth, n);
     }
     return 0;
 }

@@ -1,4 +1,4 @@
-/* GLUE's official metrics, as scikit-learn and SciPy compute them. */
+/* GLUE's official metrics, and those of own data, as scikit-learn and SciPy compute them. */
 #ifndef ZF_DATA_METRICS_H
 #define ZF_DATA_METRICS_H
 
@@ -9,10 +9,11 @@ enum metric {
     METRIC_MATTHEWS,
     METRIC_PEARSON,
     METRIC_SPEARMAN, /* ties share their mean rank */
+    METRIC_MSE,
 };
 
 /* As run_glue.py names it in all_results.json: "accuracy", "f1", "matthews_correlation", "pearson",
- * "spearmanr". */
+ * "spearmanr", "mse". */
 const char *metric_name(enum metric metric);
 
 /* prediction, truth: (n), label ids or scores. 0 where the metric is undefined (one class only, no

@@ -192,6 +192,16 @@ const char *tokenizer_kind(const struct tokenizer *t)
     return t->bpe ? "BPE" : "SentencePiece";
 }
 
+const char *tokenizer_file(const struct tokenizer *t, const char *name, size_t *bytes)
+{
+    for (int i = 0; i < N_FILES; i++)
+        if (strcmp(file_names[i], name) == 0) {
+            *bytes = t->files[i].n;
+            return t->files[i].text;
+        }
+    return NULL;
+}
+
 static void set_string(json_t *object, const char *key, const char *text, size_t n)
 {
     json_object_set_new(object, key, json_stringn(text, n));

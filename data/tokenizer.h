@@ -40,6 +40,10 @@ int tokenizer_vocab_size(const struct tokenizer *t);   /* ids are below this */
 int tokenizer_eos(const struct tokenizer *t);          /* end-of-text id, or -1 */
 const char *tokenizer_kind(const struct tokenizer *t); /* "BPE" or "SentencePiece", for messages */
 
+/* The bytes, with a NUL behind them, of a file of its folder that Transformers reads beside a
+ * tokenizer's tables, such as "tokenizer_config.json"; NULL where there is none. */
+const char *tokenizer_file(const struct tokenizer *t, const char *name, size_t *bytes);
+
 /* Puts into `directory` the files from which both Transformers and tokenizer_load make this
  * tokenizer again, in any model's folder: its own files, and tokenizer_config.json where the source
  * had none, or left the class to the model's type. Removes

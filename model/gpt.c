@@ -15,8 +15,11 @@
  * after layer, at the head forward and backward, and then backward. */
 #include "model/gpt_state.h"
 
+#include "data/alloc.h"
+
 #include <assert.h>
 #include <math.h>
+#include <stdlib.h>
 
 /* Micro-batches on their way through the model. */
 struct pass {
@@ -28,6 +31,15 @@ struct pass {
     struct stream *stream;
     const struct gpt_step *step; /* NULL: evaluation */
     float *logits; /* evaluation: (n_seqs, num_labels) in host memory, where they go, or NULL */
+    struct gpt_cache *cache; /* generation: what is there of the sequence; else NULL */
+};
+
+/* Keys and values of one sequence. */
+struct gpt_cache {
+    struct device *device;
+    int n, capacity;   /* tokens */
+    size_t layer_size; /* elements of a block's */
+    void *memory;      /* (n_layer, capacity, 2, K, D) */
 };
 
 static struct pass pass_begin(struct gpt *m, const struct batch *batches, int n)
@@ -268,6 +280,21 @@ static void fc_forward(const struct pass *p, int block, int n)
                        p->step ? a->fc_before_act : NULL);
 }
 
+/* From qkv to att. */
+static void attend(const struct pass *p, int block)
+{
+    const struct gpt_block *a = block_memory(p, block);
+    const struct token_rows *rows = &p->micro->batch.rows;
+    const struct attention attention = block_attention(p, block);
+    const struct gpt_cache *cache = p->cache;
+    if (!cache)
+        p->ops->attention_forward(p->stream, a->att, a->lse, a->qkv, rows, &attention);
+    else
+        p->ops->attention_cached(p->stream, a->att,
+                                 gpt_at(p->m, cache->memory, (size_t)block * cache->layer_size),
+                                 cache->n, a->qkv, rows, &attention);
+}
+
 /* From there to the activation, SwiGLU's not included. Leaves its x_2. */
 static void block_inner(const struct pass *p, int block)
 {
@@ -280,8 +307,7 @@ static void block_inner(const struct pass *p, int block)
     linear_forward(p, a->qkv, a->ln_1, gpt_block_pair(p->m, block, QKV), rows->n_tokens, ACT_NONE,
                    NULL);
     turn_forward(p, block);
-    const struct attention attention = block_attention(p, block);
-    p->ops->attention_forward(p->stream, a->att, a->lse, a->qkv, rows, &attention);
+    attend(p, block);
     const void *x_1 = a->x_1, *att = a->att;
     if (gpt_takes_last(m, block)) {
         p->ops->gather_last(p->stream, t->x_last, a->x_1, rows, m->config.n_embd);
@@ -652,6 +678,78 @@ void gpt_pass_by(struct gpt *model)
             after_layer(&p, layer);
     }
     after_layer(&p, 0);
+}
+
+struct gpt_cache *gpt_cache_create(struct gpt *model, int capacity)
+{
+    const struct heads heads = gpt_heads(&model->config);
+    struct device *d = model->device;
+    assert(model->config.head == GPT_HEAD_LM && capacity <= model->config.n_positions);
+    if (!d->ops->attention_cached)
+        return NULL;
+    struct gpt_cache *cache = zf_malloc(sizeof *cache);
+    *cache = (struct gpt_cache){.device = d, .capacity = capacity};
+    cache->layer_size = 2 * (size_t)capacity * (size_t)heads.n_kv_head * (size_t)heads.head_dim;
+    cache->memory =
+        d->allocate((size_t)model->config.n_layer * cache->layer_size * dtype_size(d->dtype));
+    return cache;
+}
+
+void gpt_cache_destroy(struct gpt_cache *cache)
+{
+    if (cache)
+        cache->device->release(cache->memory);
+    free(cache);
+}
+
+int gpt_cache_length(const struct gpt_cache *cache)
+{
+    return cache->n;
+}
+
+void gpt_cache_cut(struct gpt_cache *cache, int n)
+{
+    assert(n >= 0 && n <= cache->n);
+    cache->n = n;
+}
+
+/* Tokens that go on with a sequence of `past`. */
+static void fill_continuation(struct batch *b, const int *tokens, int n, int past)
+{
+    for (int i = 0; i < n; i++) {
+        b->tokens[i] = tokens[i];
+        b->position[i] = past + i;
+        b->token_seq[i] = 0;
+    }
+    b->n_tokens = b->seq_start[1] = n;
+    b->n_seqs = 1;
+}
+
+void gpt_continue(struct gpt *model, struct gpt_cache *cache, const int *tokens, int n,
+                  float *logits)
+{
+    struct device *d = model->device;
+    struct batch batch;
+    assert(n > 0 && cache->n + n <= cache->capacity);
+    batch_init(&batch, n, 1);
+    fill_continuation(&batch, tokens, n, cache->n);
+    struct pass p = pass_begin(model, &batch, 1);
+    batch_free(&batch);
+    p.cache = cache;
+    model_forward(&p);
+    p.micro = model->micro_batches;
+    before_layer(&p, model->config.n_layer + 1);
+    final_norm(&p);
+    head_forward(&p,
+                 gpt_at(model, model->buffers.ln_f, (size_t)(n - 1) * (size_t)model->config.n_embd),
+                 1, gpt_head_outputs(&model->config));
+    after_layer(&p, model->config.n_layer + 1);
+    after_layer(&p, 0);
+    d->copy(p.stream, logits, model->buffers.logits,
+            (size_t)model->config.vocab_size * sizeof(float));
+    pass_end(&p);
+    d->stream_wait(p.stream);
+    cache->n += n;
 }
 
 void gpt_train(struct gpt *model, const struct batch *batches, int n, const struct gpt_step *step)

@@ -170,6 +170,20 @@ void gpt_pass_by(struct gpt *model);
  * targets are TARGET_IGNORE. No dropout. The host waits for the device. */
 double gpt_evaluate(struct gpt *model, const struct batch *batch, float *logits);
 
+/* Generation: what a language model keeps of one sequence, so that each token goes through it once.
+ * NULL where the model's device does not generate (ops.h's attention_cached). capacity: tokens, at
+ * most n_positions. */
+struct gpt_cache;
+struct gpt_cache *gpt_cache_create(struct gpt *model, int capacity);
+void gpt_cache_destroy(struct gpt_cache *cache);
+/* How many tokens it holds; and to forget all but the first n. */
+int gpt_cache_length(const struct gpt_cache *cache);
+void gpt_cache_cut(struct gpt_cache *cache, int n);
+/* Puts n tokens, 1 to max_tokens, behind those that the cache holds. logits: (vocab_size) in host
+ * memory, of the token that follows them. The host waits for the device. */
+void gpt_continue(struct gpt *model, struct gpt_cache *cache, const int *tokens, int n,
+                  float *logits);
+
 /* A step, or the part of it that one call does. */
 struct gpt_step {
     float scale;         /* on losses: usually one over the items of the whole step */

@@ -7,7 +7,7 @@
 set -euo pipefail
 
 packages=(gcc g++ cmake ninja-build pkg-config libopenmpi-dev openmpi-bin libdnnl-dev
-    libjansson-dev libpcre2-dev libsentencepiece-dev libutf8proc-dev libxxhash-dev)
+    libjansson-dev libcsv-dev libpcre2-dev libsentencepiece-dev libutf8proc-dev libxxhash-dev)
 case "${1:-}" in
 "") ;;
 --tests) packages+=(libcmocka-dev clang clang-format libclang-rt-dev libomp-dev valgrind strace xxhash curl unzip zip python3) ;;

@@ -119,8 +119,11 @@ struct config {
     char *tokenizer_name; /* a folder; model_name_or_path where not given */
     bool ignore_mismatched_sizes; /* a score head for other labels is replaced by a new one */
     char *task_name;              /* as in task->name */
-    const struct glue_task *task; /* NULL where task_name is not given (CONFIG_PRINT only) */
+    const struct glue_task *task; /* NULL where task_name is not given: own examples */
     char *data_dir, *train_file, *validation_file, *test_file;
+    char *text_column, *text_pair_column, *label_column; /* of own examples */
+    bool do_regression;
+    int validation_split_percentage;
     char *output_dir;
     bool overwrite_output_dir;
     int max_seq_length;

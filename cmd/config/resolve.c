@@ -376,15 +376,22 @@ static bool resolve_best(struct config *c, struct zf_error *err)
     return true;
 }
 
+static bool is_own(const struct config *c)
+{
+    return !c->task && (c->train_file || c->validation_file || c->test_file);
+}
+
 /* The data of one split: where they come from, or a fault that says what to give. */
 static bool need_data(const struct config *c, const char *what, bool wanted, const char *file,
                       const char *file_key, struct zf_error *err)
 {
-    bool lm = c->task->n_labels == 0;
-    if (!wanted || file || (c->data_dir && !lm))
+    bool lm = c->task && c->task->n_labels == 0;
+    if (!wanted || file || (c->data_dir && c->task && !lm))
         return true;
     if (lm)
         return zf_fail(err, "%s is not given: %s on task lm needs a text file", file_key, what);
+    if (is_own(c))
+        return zf_fail(err, "%s is not given: %s needs a file of examples", file_key, what);
     return zf_fail(err,
                    "data_dir is not given: %s on task %s needs the folder of its GLUE files, or "
                    "%s",
@@ -396,8 +403,10 @@ static bool check_complete(struct config *c, struct zf_error *err)
     if (!c->do_train && !c->do_eval && !c->do_predict)
         return config_clash(c, "do_train", err,
                             "do_eval and do_predict are false too: there is nothing to do");
-    if (!c->task)
-        return zf_fail(err, "task_name is not given: a GLUE task, or lm");
+    if (!c->task && !is_own(c))
+        return zf_fail(err,
+                       "task_name is not given: a GLUE task, or lm; or train_file, for examples "
+                       "of your own");
     if (!c->model_name_or_path && !c->config_name)
         return zf_fail(err,
                        "model_name_or_path is not given: the folder of a model, or config_name "
@@ -412,7 +421,7 @@ static bool check_complete(struct config *c, struct zf_error *err)
                  need_data(c, "prediction", c->do_predict, c->test_file, "test_file", err);
     if (!found)
         return false;
-    bool held_out = c->task->n_labels == 0 && c->do_train; /* lm: a part of train_file */
+    bool held_out = (is_own(c) || c->task->n_labels == 0) && c->do_train; /* of train_file */
     if (held_out ||
         need_data(c, "evaluation", c->do_eval, c->validation_file, "validation_file", err))
         return true;

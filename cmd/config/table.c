@@ -57,14 +57,29 @@ const struct config_key config_table[] = {
                            "...) or a folder with config.json")},
     {ARG_TEXT(tokenizer_name, "folder of the tokenizer; default: the model's")},
     {ARG_BOOL(ignore_mismatched_sizes, "false",
-              "a model's score head for another number of labels is replaced by a new one")},
+              "a model's score head for other labels is replaced by a new one")},
     {ARG_TEXT(task_name, "cola, sst2, mrpc, stsb, qqp, mnli, qnli, rte, wnli, or lm for language "
-                         "modelling on plain text")},
+                         "modelling; none: examples of your own, from train_file")},
     {ARG_TEXT(data_dir,
               "folder of the task's GLUE files, or the one that holds the tasks' folders")},
-    {ARG_TEXT(train_file, "training data, in place of data_dir's; for lm a text file")},
-    {ARG_TEXT(validation_file, "evaluation data, in place of data_dir's; for lm a text file")},
-    {ARG_TEXT(test_file, "data to predict, in place of data_dir's")},
+    {ARG_TEXT(train_file,
+              "training data: for a GLUE task in place of data_dir's, in its layout; for lm "
+              "texts or conversations: a file, a folder, a pattern, or several with "
+              "commas between; without a task .csv, .tsv, .jsonl or .json")},
+    {ARG_TEXT(validation_file, "evaluation data, the same; default, but for GLUE: a share of "
+                               "train_file")},
+    {ARG_TEXT(test_file, "data to predict, the same; may lack labels")},
+    {ARG(validation_split_percentage), .type = CONFIG_INT, .standard = "5", .min = 1, .max = 50,
+     .help = "the share of train_file that is evaluated where there is no validation_file"},
+    {ARG_TEXT(text_column,
+              "own examples: the column of the text; default: sentence1 and sentence2, "
+              "sentence, or the first one or two beside the label")},
+    {ARG_TEXT(text_pair_column, "own examples: the column of a second text")},
+    {ARG_TEXT(label_column, "own examples: the column of the label; default: label")},
+    {SAME(CONFIG_ARGUMENTS "label_column_name", "label_column")},
+    {ARG_BOOL(do_regression, NULL,
+              "own examples: labels are scores; default: where they are "
+              "numbers, and not whole ones alone")},
     {ARG_INT(max_seq_length, "128", 1, "longest sequence in tokens; longer ones are cut")},
     {ARG_INT(max_train_samples, NULL, 1, "use only the first N training examples")},
     {ARG_INT(max_eval_samples, NULL, 1, "use only the first N evaluation examples")},
@@ -78,7 +93,8 @@ const struct config_key config_table[] = {
     {ARG_BOOL(do_eval, "true",
               "evaluate on the dev split at the end; where do_train or do_predict is given without "
               "it: false, but with eval_strategy")},
-    {ARG_BOOL(do_predict, "false", "predict the test split, in GLUE's submission format")},
+    {ARG_BOOL(do_predict, "false",
+              "predict the test split, in GLUE's submission format, or predict_results.txt")},
     {ARG_TEXT(output_dir, "folder for the model, results, log and checkpoints")},
     {ARG_BOOL(overwrite_output_dir, "false", "replace what output_dir holds")},
     {ARG_TEXT(resume_from_checkpoint, "a checkpoint's folder, or latest (or true) for the last one "

@@ -70,6 +70,8 @@ MODEL_OPERATORS(X)
 ROW_OPERATORS(X)
 #undef X
 
+op_attention_cached cpu_attention_cached;
+
 /* Work on rows [first, last) of a matrix. */
 typedef void cpu_row_work(const struct matrix_rows *m, int first, int last, const void *argument);
 /* Does it for all rows of a batch, in one parallel region: threads share elements evenly. */

@@ -111,7 +111,7 @@ static void zero(struct stream *stream, void *dst, size_t bytes)
 }
 
 #define X(name) .name = cpu_##name,
-static const struct ops cpu_ops = {MODEL_OPERATORS(X)};
+static const struct ops cpu_ops = {MODEL_OPERATORS(X).attention_cached = cpu_attention_cached};
 static const struct row_ops cpu_row_ops = {ROW_OPERATORS(X)};
 #undef X
 

@@ -327,7 +327,7 @@ int cuda_multiprocessors(void)
 }
 
 #define X(name) .name = cuda_##name,
-static const struct ops cuda_ops = {MODEL_OPERATORS(X)};
+static const struct ops cuda_ops = {MODEL_OPERATORS(X).attention_cached = NULL};
 static const struct row_ops cuda_row_ops = {ROW_OPERATORS(X)};
 #undef X
 

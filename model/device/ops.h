@@ -156,6 +156,14 @@ typedef void op_attention_backward(struct stream *s, void *dqkv, const void *dou
                                    const void *out, const float *lse, const struct token_rows *rows,
                                    const struct attention *attention);
 
+/* Attention of rows that go on with one sequence, of which `past` are there before them (rows has
+ * one sequence, whose positions begin at past). cache: (capacity, 2, n_kv_head, head_dim), k and v
+ * of each of its tokens; those of the new rows are put there. out, qkv: as for attention_forward.
+ * No dropout. */
+typedef void op_attention_cached(struct stream *s, void *out, void *cache, int past,
+                                 const void *qkv, const struct token_rows *rows,
+                                 const struct attention *attention);
+
 /* y = silu(gate) * up, silu(z) = z / (1 + exp(-z)): the activation of SwiGLU.
  * gate_up: (n, 2I), of each row gate and then up;  y: (n, I) */
 typedef void op_swiglu_forward(struct stream *s, void *y, const void *gate_up, int n, int I);
@@ -219,6 +227,7 @@ struct ops {
 #define X(name) op_##name *name;
     MODEL_OPERATORS(X)
 #undef X
+    op_attention_cached *attention_cached; /* NULL: the device does not generate */
 };
 
 #endif

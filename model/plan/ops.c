@@ -390,6 +390,6 @@ static void copy_rows(struct stream *s, void *dst, const int *dst_row, const voi
 }
 
 #define X(name) .name = name,
-const struct ops plan_ops = {MODEL_OPERATORS(X)};
+const struct ops plan_ops = {MODEL_OPERATORS(X).attention_cached = NULL};
 const struct row_ops plan_row_ops = {ROW_OPERATORS(X)};
 #undef X

@@ -160,8 +160,12 @@ trained "a model of the hub" 'download_gpt2.sh FOLDER openai-community/gpt2"' \
     --model_name_or_path openai-community/gpt2
 trained "labels of another number" 'config.json:[0-9]+: .* 2 labels .*mnli has 3: --ignore_mism' \
     --task_name MNLI
-sed -i 's/"0": "0"/"0": "1"/; s/"1": "1"/"1": "0"/' "$model/config.json"
-trained "labels in another order" 'config.json:[0-9]+: .*"1" as label 0, .*sst2 has it as label 1'
+for names in "positive negative" "1 0"; do # in words, or as GLUE's files spell them
+    sed -i "s/\"0\": \"negative\"/\"0\": \"${names% *}\"/; s/\"1\": \"positive\"/\"1\": \"${names#* }\"/" \
+        "$model/config.json"
+    trained "labels in another order: $names" \
+        "config.json:[0-9]+: .*\"${names% *}\" as label 0, .*sst2 has it as label 1"
+done
 printf 'version https://git-lfs.github.com/spec/v1\noid sha256:%064d\nsize 548105171\n' 0 \
     >"$model/model.safetensors"
 trained "a pointer in the weights' place" 'model.safetensors: .*Git LFS.*"git lfs pull"'

@@ -28,6 +28,12 @@ zf-bench adam => tests/e2e/readme.sh
 build/zf-train --config configs/sample.json --plan h100 => tests/e2e/plan.sh
 build/zf-bench machine --json FILE => tests/e2e/plan.sh
 build/zf-bench train --plan h100 => tests/e2e/plan.sh
+build/zf-train --train_file intents.csv --label_column category --model_name_or_path ~/gpt2 --output_dir output/intents => tests/e2e/own_words.sh
+build/zf-run output/intents "I lost my card" => tests/e2e/own_words.sh
+build/zf-train --task_name lm --train_file chats.jsonl --max_seq_length 1024 --model_name_or_path ~/smollm2 --output_dir output/chat => tests/e2e/own_words.sh
+build/zf-run output/chat --chat "What is the capital of Peru?" => tests/e2e/own_words.sh
+build/zf-train --task_name lm --train_file texts/ --max_seq_length 1024 --model_name_or_path ~/gpt2 --output_dir output/texts => tests/e2e/own_words.sh
+build/zf-run output/texts "The capital of Peru is" => tests/e2e/own_words.sh
 END_OF_LIST
 }
 commands >"$scratch/list"

@@ -1,50 +1,8 @@
 /* data/batch: what a batch holds, how datasets are cut, and how pairs are truncated. */
-#include "tests/testing.h"
+#include "tests/unit/byte_tokenizer.h"
 
 #include "data/batch.h"
-#include "data/file.h"
-#include "data/json.h"
-
-/* The code point that stands for a byte in GPT-2's vocabulary files: the printable ones stand for
- * themselves, the others for U+0100 and on. */
-static int code_of_byte(int byte)
-{
-    int others = 0;
-    for (int b = 0; b <= byte; b++) {
-        bool printable = (b > 32 && b < 127) || (b > 160 && b != 173);
-        if (b == byte && printable)
-            return b;
-        others += !printable;
-    }
-    return 255 + others;
-}
-
-/* Bytes as tokens: a tokenizer without merges, whose end-of-text id is 256. */
-static struct tokenizer *make_byte_tokenizer(const char *folder)
-{
-    struct zf_error err;
-    char path[128], merges[] = "#version: 0.2\n";
-    json_t *vocab = json_object();
-    for (int byte = 0; byte < 256; byte++) {
-        int code = code_of_byte(byte);
-        char text[3] = {(char)code, 0, 0};
-        if (code >= 0x80) {
-            text[0] = (char)(0xC0 | code >> 6);
-            text[1] = (char)(0x80 | (code & 63));
-        }
-        json_object_set_new(vocab, text, json_integer(byte));
-    }
-    json_object_set_new(vocab, "<|endoftext|>", json_integer(256));
-    snprintf(path, sizeof path, "%s/vocab.json", folder);
-    assert_int_equal(json_dump_file(vocab, path, 0), 0);
-    json_decref(vocab);
-    snprintf(path, sizeof path, "%s/merges.txt", folder);
-    assert_works(file_write(path, merges, strlen(merges), &err), err);
-    struct tokenizer *t = tokenizer_load(folder, &err);
-    if (!t)
-        fail_msg("%s", err.text);
-    return t;
-}
+#include "data/corpus.h"
 
 static char folder[] = "/tmp/zf-test-batch-XXXXXX";
 static struct tokenizer *bytes; /* made once for all tests */
@@ -202,46 +160,14 @@ static void puts_bos_before_a_text(void **state)
     assert_non_null(t);
     snprintf(path, sizeof path, "%s/text.txt", folder);
     assert_works(file_write(path, text, sizeof text - 1, &err), err);
-    assert_works(dataset_from_text(&d, path, t, 3, &err), err);
+    struct corpus_report report;
+    assert_works(dataset_from_corpus(&d, path, t, folder, 3, 1, &report, &err), err);
     static const int expected[] = {256, 'a', 'b', 'c', 'd'};
     assert_int_equal(d.n_sequences, 2);
     assert_int_equal(d.start[2], 5);
     assert_memory_equal(d.tokens, expected, sizeof expected);
     dataset_free(&d);
     tokenizer_free(t);
-}
-
-/* Writes a text and cuts it into sequences of `max_length` bytes. */
-static bool cut_text(struct dataset *d, const char *text, int max_length, struct zf_error *err)
-{
-    char path[128];
-    snprintf(path, sizeof path, "%s/text.txt", folder);
-    assert_works(file_write(path, text, strlen(text), err), *err);
-    return dataset_from_text(d, path, bytes, max_length, err);
-}
-
-static void cuts_text(void **state)
-{
-    (void)state;
-    struct dataset d;
-    struct zf_error err;
-    assert_works(cut_text(&d, "abcdefgh", 3, &err), err);
-    assert_int_equal(d.n_sequences, 3);
-    assert_sequence(&d, 1, "def");
-    assert_sequence(&d, 2, "gh");
-    assert_null(d.label);
-    dataset_free(&d);
-    assert_works(cut_text(&d, "abcdefg", 3, &err), err);
-    assert_int_equal(d.n_sequences, 2);
-    dataset_free(&d);
-    assert_works(cut_text(&d, "ab", 100, &err), err);
-    assert_int_equal(d.max_length, 2);
-    dataset_free(&d);
-    assert_false(cut_text(&d, "a", 3, &err));
-    assert_says(err, "text.txt: the text has fewer than two tokens");
-    assert_false(cut_text(&d, "", 3, &err));
-    assert_false(dataset_from_text(&d, "/nonexistent", bytes, 3, &err));
-    assert_says(err, "/nonexistent: cannot be read");
 }
 
 /* Three sequences: 10 11 12 | 20 | 30 31. */
@@ -311,15 +237,10 @@ static void fills_scores(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(tokenizes_examples),
-        cmocka_unit_test(keeps_the_order),
-        cmocka_unit_test(truncates_longest_first),
-        cmocka_unit_test(keeps_what_is_around_sentences),
-        cmocka_unit_test(puts_bos_before_a_text),
-        cmocka_unit_test(cuts_text),
-        cmocka_unit_test(fills_streams),
-        cmocka_unit_test(fills_next_tokens),
-        cmocka_unit_test(fills_scores),
+        cmocka_unit_test(tokenizes_examples),      cmocka_unit_test(keeps_the_order),
+        cmocka_unit_test(truncates_longest_first), cmocka_unit_test(keeps_what_is_around_sentences),
+        cmocka_unit_test(puts_bos_before_a_text),  cmocka_unit_test(fills_streams),
+        cmocka_unit_test(fills_next_tokens),       cmocka_unit_test(fills_scores),
     };
     return cmocka_run_group_tests(tests, set_up, tear_down);
 }

@@ -720,7 +720,8 @@ static void refuses_incomplete_runs(void **state)
 {
     (void)state;
     static const struct refusal cases[] = {
-        {NULL, "", "task_name is not given: a GLUE task, or lm"},
+        {NULL, "",
+         "task_name is not given: a GLUE task, or lm; or train_file, for examples of your own"},
         {NULL, "--task_name cola",
          "model_name_or_path is not given: the folder of a model, or config_name for random "
          "initialisation"},

@@ -50,6 +50,9 @@ static void finds_tasks(void **state)
     assert_string_equal(task_of("sst2")->directory, "SST-2");
     assert_string_equal(task_of("StsB")->directory, "STS-B");
     assert_int_equal(task_of("lm")->n_labels, 0);
+    assert_string_equal(task_of("cola")->labels[1], "1");
+    assert_string_equal(task_of("cola")->names[1], "acceptable");
+    assert_string_equal(task_of("wnli")->names[0], "not_entailment");
     assert_null(glue_find_task("sst", &err));
     assert_says(err, "there is no task \"sst\"; the tasks are cola, sst2, mrpc, stsb, qqp, mnli");
     assert_null(glue_find_task("", &err));

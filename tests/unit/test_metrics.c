@@ -16,6 +16,7 @@ static void names_are_run_glue_s(void **state)
     assert_string_equal(metric_name(METRIC_MATTHEWS), "matthews_correlation");
     assert_string_equal(metric_name(METRIC_PEARSON), "pearson");
     assert_string_equal(metric_name(METRIC_SPEARMAN), "spearmanr");
+    assert_string_equal(metric_name(METRIC_MSE), "mse");
 }
 
 static void counts_labels(void **state)
@@ -34,13 +35,14 @@ static void correlates_scores(void **state)
     /* Ranks 1, 2.5, 2.5, 4 against 1, 2, 3, 4: 4.5 / sqrt(4.5 * 5). */
     assert_near(metric_compute(METRIC_SPEARMAN, prediction, truth, 4), 0.948683298050514, 1e-12);
     assert_near(metric_compute(METRIC_PEARSON, prediction, truth, 4), 0.838116354923, 1e-10);
+    assert_near(metric_compute(METRIC_MSE, prediction, truth, 4), (1 + 1 + 0 + 36) / 4.0, 1e-12);
 }
 
 static void undefined_is_zero(void **state)
 {
     (void)state;
     const float same[] = {0.1f, 0.1f, 0.1f}, rising[] = {1, 2, 3}, ones[] = {1, 1, 1};
-    for (enum metric m = METRIC_NONE; m <= METRIC_SPEARMAN; m++)
+    for (enum metric m = METRIC_NONE; m <= METRIC_MSE; m++)
         assert_near(metric_compute(m, rising, rising, 0), 0, 0);
     assert_near(metric_compute(METRIC_PEARSON, same, rising, 3), 0, 0);
     assert_near(metric_compute(METRIC_SPEARMAN, rising, same, 3), 0, 0);
