@@ -131,16 +131,25 @@ static void set_head(struct gpt_config *m, const struct glue_task *task)
     m->num_labels = task->n_labels;
 }
 
+/* What a preset has of the tokenizer. Where this puts nothing in front of a text, what ends one
+ * also begins it, as with GPT-2, Qwen2.5 and SmolLM2. */
+static void take_tokens(struct gpt_config *m, const struct tokenizer *t)
+{
+    const struct token_template around = tokenizer_template(t, false);
+    const int eos = tokenizer_eos(t);
+    m->vocab_size = tokenizer_vocab_size(t);
+    m->bos_token_id = around.before > 0 ? around.ids[0] : eos;
+    m->eos_token_id = m->pad_token_id = eos;
+}
+
 static bool configure_model(struct run *run, struct zf_error *err)
 {
     struct config *c = run->config;
     struct gpt_config *m = &run->model_config;
-    int vocab = tokenizer_vocab_size(run->tokenizer), eos = tokenizer_eos(run->tokenizer);
+    const int vocab = tokenizer_vocab_size(run->tokenizer);
     const char *source = c->model_name_or_path ? c->model_name_or_path : c->config_name;
-    if (!c->model_name_or_path && !file_is_directory(source)) { /* a preset */
-        m->vocab_size = vocab;
-        m->bos_token_id = m->eos_token_id = m->pad_token_id = eos;
-    }
+    if (!c->model_name_or_path && !file_is_directory(source)) /* a preset */
+        take_tokens(m, run->tokenizer);
     if (vocab > m->vocab_size)
         return zf_fail(err, "the tokenizer has %d entries, but %s is a model of %d (vocab_size)",
                        vocab, source, m->vocab_size);

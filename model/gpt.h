@@ -31,6 +31,14 @@ struct gpt_parts {
 
 struct gpt_arch; /* names of tensors and of keys (model/gpt_arch.h) */
 
+#define GPT_MAX_EOS 16
+
+/* Tokens that end a text: config.json may name several. */
+struct gpt_eos {
+    int n;
+    int ids[GPT_MAX_EOS];
+};
+
 /* Names are those of Transformers' GPT2Config. */
 struct gpt_config {
     const struct gpt_arch *arch;
@@ -51,6 +59,7 @@ struct gpt_config {
     bool scale_attn_weights, scale_attn_by_inverse_layer_idx;
     bool tie_word_embeddings;
     int bos_token_id, eos_token_id, pad_token_id; /* -1: none */
+    struct gpt_eos also_eos;                      /* behind eos_token_id */
     enum gpt_head head;
     int num_labels; /* outputs of the score head */
 };

@@ -3,6 +3,7 @@
 
 #include "data/alloc.h"
 #include "data/json.h"
+#include "data/log.h"
 
 #include <math.h>
 #include <stdio.h>
@@ -295,23 +296,48 @@ static bool read_activation(struct gpt_config *c, const struct json_file *f, str
     return json_fail(f, key, expected, err);
 }
 
-/* A token id, or the first of a list. One outside the vocabulary, such as the default in a small
- * model, is none. */
-static bool read_token_id(struct gpt_config *c, const struct json_file *f, const char *key, int *id,
-                          struct zf_error *err)
+/* A token id or null. One outside the vocabulary, such as the default in a small model, is none. */
+static bool take_token_id(const struct gpt_config *c, const json_t *value, int *id)
 {
-    json_t *value = json_find(f, key);
-    if (json_is_array(value))
-        value = json_array_get(value, 0);
-    if (json_is_null(value))
+    const json_int_t n = json_is_null(value) ? -1 : json_integer_value(value);
+    *id = n < c->vocab_size ? (int)n : -1;
+    return json_is_null(value) || (json_is_integer(value) && n >= -1);
+}
+
+static bool read_token_id(const struct gpt_config *c, const struct json_file *f, const char *key,
+                          int *id, struct zf_error *err)
+{
+    const json_t *value = json_find(f, key);
+    if (!value && *id >= c->vocab_size)
         *id = -1;
-    else if (json_is_integer(value) && json_integer_value(value) >= -1)
-        *id = json_integer_value(value) < c->vocab_size ? (int)json_integer_value(value) : -1;
-    else if (json_find(f, key))
-        return json_fail(f, key, "a token id, null or a list of ids", err);
-    if (*id >= c->vocab_size)
-        *id = -1;
+    return !value || take_token_id(c, value, id) || json_fail(f, key, "a token id or null", err);
+}
+
+static bool read_eos(struct gpt_config *c, const struct json_file *f, struct zf_error *err)
+{
+    static const char key[] = "eos_token_id";
+    char expected[64];
+    const json_t *list = json_find(f, key);
+    if (!json_is_array(list))
+        return read_token_id(c, f, key, &c->eos_token_id, err);
+    snprintf(expected, sizeof expected, "a token id, null or a list of up to %d ids", GPT_MAX_EOS);
+    c->eos_token_id = -1;
+    for (size_t i = 0; i < json_array_size(list); i++) {
+        int id;
+        if (i >= GPT_MAX_EOS || !take_token_id(c, json_array_get(list, i), &id))
+            return json_fail(f, key, expected, err);
+        if (c->eos_token_id < 0)
+            c->eos_token_id = id;
+        else if (id >= 0)
+            c->also_eos.ids[c->also_eos.n++] = id;
+    }
     return true;
+}
+
+static bool read_token_ids(struct gpt_config *c, const struct json_file *f, struct zf_error *err)
+{
+    return read_token_id(c, f, "bos_token_id", &c->bos_token_id, err) && read_eos(c, f, err) &&
+           read_token_id(c, f, "pad_token_id", &c->pad_token_id, err);
 }
 
 /* What only GPT-2 has. */
@@ -588,6 +614,36 @@ static bool read_head(struct gpt_config *c, const struct json_file *f, const cha
     return true;
 }
 
+/* Of sizes that files have and this one lacks, or of rotary positions, what is taken. GPT-2's files
+ * may lack n_inner. */
+static void warn_of_defaults(const struct gpt_config *c, const struct json_file *f)
+{
+    const struct gpt_keys *keys = c->arch->keys;
+    const bool turns = c->parts.rotary;
+    const struct {
+        const char *key;
+        double value;
+    } sizes[] = {{"vocab_size", c->vocab_size},
+                 {keys->n_positions, c->n_positions},
+                 {keys->n_embd, c->n_embd},
+                 {keys->n_layer, c->n_layer},
+                 {keys->n_head, c->n_head},
+                 {c->arch->gpt2_keys ? NULL : keys->n_inner, c->n_inner},
+                 {keys->norm_epsilon, (double)c->layer_norm_epsilon},
+                 {turns && !json_find(f, "rope_parameters.rope_theta") ? "rope_theta" : NULL,
+                  c->rope.theta}};
+    char text[512] = "";
+    for (size_t i = 0; i < sizeof sizes / sizeof *sizes; i++) {
+        const size_t n = strlen(text);
+        if (sizes[i].key && !json_find(f, sizes[i].key))
+            snprintf(text + n, sizeof text - n, "%s%s %g", n ? ", " : "", sizes[i].key,
+                     sizes[i].value);
+    }
+    if (*text)
+        log_warn("%s does not say all; Transformers' defaults of a %s are taken: %s", f->path,
+                 c->arch->title, text);
+}
+
 bool gpt_config_load(struct gpt_config *config, const char *directory, struct zf_error *err)
 {
     struct json_file f;
@@ -599,10 +655,9 @@ bool gpt_config_load(struct gpt_config *config, const char *directory, struct zf
         ok = read_architecture(&c, &f, &class, err) && read_sizes(&c, &f, err) &&
              read_heads(&c, &f, err) && read_numbers(&c, &f, err) && read_activation(&c, &f, err) &&
              (c.arch->gpt2_keys ? read_gpt2(&c, &f, err) : read_llama(&c, &f, err)) &&
-             read_token_id(&c, &f, "bos_token_id", &c.bos_token_id, err) &&
-             read_token_id(&c, &f, "eos_token_id", &c.eos_token_id, err) &&
-             read_token_id(&c, &f, "pad_token_id", &c.pad_token_id, err) &&
-             read_head(&c, &f, class, err);
+             read_token_ids(&c, &f, err) && read_head(&c, &f, class, err);
+        if (ok)
+            warn_of_defaults(&c, &f);
         json_free(&f);
     }
     free(path);
@@ -628,6 +683,19 @@ static json_t *json_from_float(float x)
 static json_t *json_from_token_id(int id)
 {
     return id < 0 ? json_null() : json_integer(id);
+}
+
+/* One id, or a list where there are several. */
+static json_t *json_from_eos(const struct gpt_config *c)
+{
+    json_t *first = json_from_token_id(c->eos_token_id);
+    if (c->also_eos.n == 0)
+        return first;
+    json_t *list = json_array();
+    json_array_append_new(list, first);
+    for (int i = 0; i < c->also_eos.n; i++)
+        json_array_append_new(list, json_integer(c->also_eos.ids[i]));
+    return list;
 }
 
 static const char *activation_name(enum activation activation)
@@ -788,7 +856,7 @@ static json_t *config_json(const struct gpt_config *config)
     else
         set_llama(root, config);
     json_object_set_new(root, "bos_token_id", json_from_token_id(config->bos_token_id));
-    json_object_set_new(root, "eos_token_id", json_from_token_id(config->eos_token_id));
+    json_object_set_new(root, "eos_token_id", json_from_eos(config));
     json_object_set_new(root, "pad_token_id", json_from_token_id(pad));
     return root;
 }

@@ -138,6 +138,12 @@ static void make_table(struct kernel_bench *b)
     b->batch = matrix_batch_upload(b->device, &rows, 1);
 }
 
+int kernel_width(const struct kernel_shape *s)
+{
+    const int qkv = heads_row(&s->heads), mlp = s->swiglu ? 2 * s->inner : s->inner;
+    return qkv > mlp ? qkv : mlp;
+}
+
 void kernel_bench_create(struct kernel_bench *b)
 {
     struct device *device = b->device;
@@ -146,15 +152,15 @@ void kernel_bench_create(struct kernel_bench *b)
     make_batch(b);
     make_channels(b);
     const size_t n = (size_t)s->n, C = (size_t)s->C, rows = (size_t)s->vocab;
-    const size_t width = 3 * C > (size_t)s->inner ? 3 * C : (size_t)s->inner;
+    const size_t width = (size_t)kernel_width(s);
     for (int i = 0; i < 4; i++)
         b->wide[i] = bench_random(device, n * width, 1);
     b->weight = bench_random(device, C * width, 0.02f);
     b->bias = bench_random(device, width, 0.02f);
-    b->frequency = zeros(b, C);
+    b->frequency = zeros(b, (size_t)s->heads.head_dim);
     b->mean = zeros(b, n);
     b->rstd = zeros(b, n);
-    b->lse = zeros(b, n * (size_t)s->n_head);
+    b->lse = zeros(b, n * (size_t)s->heads.n_head);
     b->d_weight = zeros(b, C * width);
     b->d_bias = zeros(b, width);
     b->logits = zeros(b, (size_t)s->logit_rows * rows);

@@ -2,6 +2,7 @@
 #include "cmd/bench/kernels_cases.h"
 
 #include <math.h>
+#include <string.h>
 
 #define INTERVAL 4 /* groups of channels, one of which closes */
 
@@ -118,14 +119,9 @@ static struct op_cost of_bias_backward(const struct kernel_shape *s)
     return cost_bias_backward(s->element, s->n, s->inner);
 }
 
-static struct heads heads_of(const struct kernel_shape *s)
-{
-    return (struct heads){s->n_head, s->n_head, s->C / s->n_head};
-}
-
 static struct rotary rotary_of(const struct kernel_bench *b, bool norms)
 {
-    return (struct rotary){.heads = heads_of(&b->shape),
+    return (struct rotary){.heads = b->shape.heads,
                            .frequency = b->frequency,
                            .scale = 1,
                            .q_weight = norms ? b->weight : NULL,
@@ -148,7 +144,7 @@ static void rotate_back(const struct kernel_bench *b, bool norms)
 
 static struct op_cost rotary_cost(const struct kernel_shape *s, bool norms)
 {
-    const struct rotary rotary = {.heads = heads_of(s), .q_weight = norms ? s : NULL};
+    const struct rotary rotary = {.heads = s->heads, .q_weight = norms ? s : NULL};
     return cost_rotary(s->element, s->n, &rotary);
 }
 
@@ -184,9 +180,9 @@ static struct op_cost of_rotary_norms(const struct kernel_shape *s)
 
 static struct attention attention_of(const struct kernel_bench *b)
 {
-    const struct heads heads = heads_of(&b->shape);
+    const struct heads *heads = &b->shape.heads;
     return (struct attention){
-        .heads = heads, .scale = 1 / sqrtf((float)heads.head_dim), .drop = dropout_of(b)};
+        .heads = *heads, .scale = 1 / sqrtf((float)heads->head_dim), .drop = dropout_of(b)};
 }
 
 static void run_attention_forward(void *bench)
@@ -199,8 +195,7 @@ static void run_attention_forward(void *bench)
 
 static struct op_cost of_attention_forward(const struct kernel_shape *s)
 {
-    const struct heads heads = heads_of(s);
-    return cost_attention_forward(s->element, s->n, pairs(s), &heads);
+    return cost_attention_forward(s->element, s->n, pairs(s), &s->heads);
 }
 
 static void run_attention_backward(void *bench)
@@ -213,32 +208,36 @@ static void run_attention_backward(void *bench)
 
 static struct op_cost of_attention_backward(const struct kernel_shape *s)
 {
-    const struct heads heads = heads_of(s);
-    return cost_attention_backward(s->element, s->n, pairs(s), &heads);
+    return cost_attention_backward(s->element, s->n, pairs(s), &s->heads);
 }
 
-/* At gate and up of half the width: what a product with inner columns gives. */
+/* Columns of gate, and of up: of a model without a gate, as if its product's were both. */
+static int gate(const struct kernel_shape *s)
+{
+    return s->swiglu ? s->inner : s->inner / 2;
+}
+
 static void run_swiglu_forward(void *bench)
 {
     const struct kernel_bench *b = bench;
-    ops_of(b)->swiglu_forward(stream_of(b), b->wide[2], b->wide[0], b->shape.n, b->shape.inner / 2);
+    ops_of(b)->swiglu_forward(stream_of(b), b->wide[2], b->wide[0], b->shape.n, gate(&b->shape));
 }
 
 static struct op_cost of_swiglu_forward(const struct kernel_shape *s)
 {
-    return cost_swiglu_forward(s->element, s->n, s->inner / 2);
+    return cost_swiglu_forward(s->element, s->n, gate(s));
 }
 
 static void run_swiglu_backward(void *bench)
 {
     const struct kernel_bench *b = bench;
     ops_of(b)->swiglu_backward(stream_of(b), b->wide[2], b->wide[3], b->wide[1], b->wide[0],
-                               b->shape.n, b->shape.inner / 2);
+                               b->shape.n, gate(&b->shape));
 }
 
 static struct op_cost of_swiglu_backward(const struct kernel_shape *s)
 {
-    return cost_swiglu_backward(s->element, s->n, s->inner / 2, true);
+    return cost_swiglu_backward(s->element, s->n, gate(s), true);
 }
 
 static void run_gather_last(void *bench)
@@ -494,32 +493,29 @@ void kernel_run_product(void *bench)
     ops_of(b)->matmul(stream_of(b), c, b->wide[0], right, &b->product);
 }
 
+#define WEIGHT_GRADIENT .trans_a = true, .accumulate = true, .c_is_f32 = true
+
 void kernel_products(const struct kernel_bench *b, struct kernel_product list[KERNEL_PRODUCTS])
 {
-    const int n = b->shape.n, C = b->shape.C, I = b->shape.inner;
-    const struct matmul gradient = {.k = n, .trans_a = true, .accumulate = true, .c_is_f32 = true};
+    const struct kernel_shape *s = &b->shape;
+    const int n = s->n, C = s->C, I = s->inner, up = s->swiglu ? 2 * I : I;
+    const int qkv = heads_row(&s->heads), att = s->heads.n_head * s->heads.head_dim;
+    void *bias = s->swiglu ? NULL : b->bias, *pre = s->swiglu ? NULL : b->wide[3];
+    const enum activation act = s->swiglu ? ACT_NONE : b->act;
     const struct kernel_product products[KERNEL_PRODUCTS] = {
-        {"qkv", {.m = n, .n = 3 * C, .k = C, .bias = b->bias}},
-        {"attention projection", {.m = n, .n = C, .k = C, .bias = b->bias}},
-        {"mlp up, activation",
-         {.m = n, .n = I, .k = C, .bias = b->bias, .pre = b->wide[3], .act = b->act}},
-        {"mlp down", {.m = n, .n = C, .k = I, .bias = b->bias}},
-        {"mlp down, dx, activation'",
-         {.m = n, .n = I, .k = C, .trans_b = true, .gradient_of = b->wide[3], .act = b->act}},
-        {"mlp up, dx", {.m = n, .n = C, .k = I, .trans_b = true}},
-        {"qkv, dW", gradient},
-        {"mlp up, dW", gradient},
-        {"mlp down, dW", gradient},
+        {"qkv", {.m = n, .n = qkv, .k = C, .bias = bias}},
+        {"attention projection", {.m = n, .n = C, .k = att, .bias = bias}},
+        {s->swiglu ? "mlp gate and up" : "mlp up, activation",
+         {.m = n, .n = up, .k = C, .bias = bias, .pre = pre, .act = act}},
+        {"mlp down", {.m = n, .n = C, .k = I, .bias = bias}},
+        {s->swiglu ? "mlp down, dx" : "mlp down, dx, activation'",
+         {.m = n, .n = I, .k = C, .trans_b = true, .gradient_of = pre, .act = act}},
+        {"mlp up, dx", {.m = n, .n = C, .k = up, .trans_b = true}},
+        {"qkv, dW", {.m = C, .n = qkv, .k = n, WEIGHT_GRADIENT}},
+        {"mlp up, dW", {.m = C, .n = up, .k = n, WEIGHT_GRADIENT}},
+        {"mlp down, dW", {.m = I, .n = C, .k = n, WEIGHT_GRADIENT}},
         {"head, logits",
-         {.m = b->shape.logit_rows,
-          .n = b->shape.vocab,
-          .k = C,
-          .trans_b = true,
-          .c_is_f32 = true}},
+         {.m = s->logit_rows, .n = s->vocab, .k = C, .trans_b = true, .c_is_f32 = true}},
     };
-    for (int i = 0; i < KERNEL_PRODUCTS; i++)
-        list[i] = products[i];
-    list[6].product.m = list[7].product.m = list[8].product.n = C;
-    list[6].product.n = 3 * C;
-    list[7].product.n = list[8].product.m = I;
+    memcpy(list, products, sizeof products);
 }

@@ -10,7 +10,9 @@
  * embeddings', the model's largest. */
 struct kernel_shape {
     int n, n_seqs, length; /* n = n_seqs * length tokens */
-    int C, inner, n_head;
+    int C, inner;
+    struct heads heads;
+    bool swiglu; /* gate and up are of `inner` columns each */
     int vocab, positions;
     int logit_rows; /* of the language model's head at a time */
     int distinct;   /* how many different tokens there are */
@@ -29,10 +31,10 @@ struct kernel_bench {
     int *order, *targets;
     float *scores;
 
-    void *wide[4];            /* (n, max(3C, inner)) random */
-    float *frequency;         /* (C) */
-    void *weight, *bias;      /* (C, max(3C, inner)), (max(3C, inner)) */
-    float *mean, *rstd, *lse; /* (n), (n), (n, n_head) */
+    void *wide[4];            /* (n, kernel_width) random */
+    float *frequency;         /* (head_dim) */
+    void *weight, *bias;      /* (C, kernel_width), (kernel_width) */
+    float *mean, *rstd, *lse; /* (n), (n), (n, heads.n_head) */
     float *d_weight, *d_bias; /* gradients of weight, and of bias and gains */
     float *logits, *losses;   /* (logit_rows, vocab), (n) */
     void *d_logits;           /* (logit_rows, vocab) */
@@ -74,6 +76,8 @@ struct kernel_product {
 void kernel_products(const struct kernel_bench *b, struct kernel_product list[KERNEL_PRODUCTS]);
 void kernel_run_product(void *bench);
 
+/* Columns of the widest product: of q, k and v, or behind a block's norm. */
+int kernel_width(const struct kernel_shape *s);
 /* dtype and shape are set; allocates and fills the rest. */
 void kernel_bench_create(struct kernel_bench *b);
 void kernel_bench_destroy(struct kernel_bench *b);

@@ -43,7 +43,7 @@ static struct kernel_shape shape_of(int n, int length, int rows)
         .length = length,
         .C = WIDTH,
         .inner = 4 * WIDTH,
-        .n_head = WIDTH / HEAD_DIM,
+        .heads = {WIDTH / HEAD_DIM, WIDTH / HEAD_DIM, HEAD_DIM},
         .vocab = rows,
         .positions = length,
         .logit_rows = n < 256 ? n : 256,

@@ -158,7 +158,7 @@ static struct kernel_shape attention_shape(const struct measuring *m)
         .length = length,
         .C = width,
         .inner = 4 * width,
-        .n_head = width / HEAD_DIM,
+        .heads = {width / HEAD_DIM, width / HEAD_DIM, HEAD_DIM},
         .vocab = HEAD_DIM,
         .positions = length,
         .logit_rows = 1,

@@ -21,6 +21,15 @@ for engine in adamw zero_offload zenflow; do
     done
 done
 
+# A Llama.
+llama=(--config configs/zenflow.json "${tiny[@]}" --config_name llama --max_steps 6 --seed 7)
+for n in 1 2; do
+    check "a Llama on $n" ranks "$n" "$train" "${llama[@]}" --per_device_train_batch_size $((16 / n)) \
+        --output_dir "$scratch/llama-$n"
+done
+check "a Llama: the losses of 2 are those of 1" compare "$scratch/llama-1/trainer_log.jsonl" \
+    "$scratch/llama-2/trainer_log.jsonl" 2e-5
+
 # Fewer examples in the last batch than ranks, and an evaluation split that does not divide.
 for n in 1 4; do
     check "17 examples on $n" ranks "$n" "$train" --config configs/adamw.json "${tiny[@]}" \

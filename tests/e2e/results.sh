@@ -216,4 +216,14 @@ fails "a model of NaN on two ranks" "dev has no results: .*not finite" ranks 2 "
 fails "a model of NaN predicts" "test has no results: .*not finite" "${evaluated[@]}" --do_eval false \
     --do_predict --output_dir "$scratch/predicted"
 check "no predictions are written" test ! -e "$scratch/predicted/SST-2.tsv"
+# Tokens that begin and end a text are the tokenizer's: where it puts nothing in front, what ends one begins it.
+token_is() { # token_is FOLDER KEY ID
+    python3 -c 'import json, sys; c = json.load(open(sys.argv[1] + "/config.json")); assert c[sys.argv[2]] == int(sys.argv[3]), c' "$@"
+}
+check "a Llama with Llama's tokenizer runs" "$train" --task_name SST-2 "${small[@]}" --config_name llama \
+    --tokenizer_name tests/fixtures/tokenizer/shapes/llama2 --max_steps 1 --output_dir "$scratch/tokens"
+check "it begins a text with <s>" token_is "$scratch/tokens" bos_token_id 1
+check "and ends it with </s>" token_is "$scratch/tokens" eos_token_id 2
+end=$(python3 -c 'import json; print(json.load(open("data/sample/tokenizer/vocab.json"))["<|endoftext|>"])')
+check "GPT-2's tokenizer begins it with what ends one" token_is "$scratch/adamw" bos_token_id "$end"
 finish

@@ -6,35 +6,6 @@
 python=${ZF_PYTHON:-python3}
 "$python" -c "import torch, transformers" 2>/dev/null || skip "$python has no Transformers"
 
-cat >"$scratch/predict.py" <<'END'
-"""predict.py MODEL DEV SUBMISSION: exits with a fault unless the labels are all the same."""
-import os, sys
-
-os.environ["HF_HUB_OFFLINE"] = "1"
-import torch
-from transformers import AutoModelForSequenceClassification, AutoTokenizer
-
-folder, dev, submission = sys.argv[1:]
-tokenizer = AutoTokenizer.from_pretrained(folder)
-model, loaded = AutoModelForSequenceClassification.from_pretrained(folder, output_loading_info=True)
-faults = {k: v for k, v in loaded.items() if v}
-assert not faults, faults
-model.eval()
-sentences = [line.rstrip("\r\n").split("\t")[0] for line in open(dev, encoding="utf-8")][1:]
-ours = [line.rstrip("\n").split("\t")[1] for line in open(submission)][1:]
-assert len(sentences) == len(ours) > 0, (len(sentences), len(ours))
-other = []
-with torch.no_grad():
-    for i, sentence in enumerate(sentences):
-        batch = tokenizer(sentence, truncation=True, max_length=64, return_tensors="pt")
-        theirs = model.config.id2label[int(model(**batch).logits.argmax())]
-        if theirs != ours[i]:
-            other.append((i, sentence, theirs, ours[i]))
-assert not other, f"{len(other)} of {len(ours)} differ: {other[:3]}"
-assert len(set(ours)) == 2, "a model that always says the same shows nothing"
-print(f"{len(ours)} sentences have the same labels")
-END
-
 # same NAME DEV OPTION...: trains for a little, and predicts a dev split made into a test split.
 same() {
     local name=$1 dev=$2 out=$scratch/$1
@@ -43,8 +14,8 @@ same() {
         "$dev" >"$scratch/$name.tsv"
     check "$name: trains" "$train" --config configs/sample.json --max_train_samples 640 \
         --num_train_epochs 8 --max_eval_samples 16 --test_file "$scratch/$name.tsv" --output_dir "$out" "$@"
-    check "$name: Transformers gives the same labels" "$python" "$scratch/predict.py" "$out" "$dev" \
-        "$out/SST-2.tsv"
+    check "$name: Transformers gives the same labels" "$python" tests/e2e/lib/predict.py "$out" \
+        "$scratch/$name.tsv" "$out/SST-2.tsv"
     tail -n 1 "$scratch/check.log"
 }
 same sample data/sample/SST-2/dev.tsv

@@ -275,6 +275,7 @@ int main(void)
         against(&(struct reference){"qwen2-classify", 3.3e-2}),
         against(&(struct reference){"qwen3", 5.5e-2}),
         against(&(struct reference){"qwen3-classify", 3.5e-2}),
+        against(&(struct reference){"smollm3", 3.6e-2}),
         cmocka_unit_test(weights_are_rounded_once),
         cmocka_unit_test(agrees_with_the_cpu_device),
         cmocka_unit_test(recomputing_gives_the_same_bits),

@@ -15,7 +15,7 @@ static const struct kernel_shape shape = {.n = 40,
                                           .length = 10,
                                           .C = 6,
                                           .inner = 24,
-                                          .n_head = 3,
+                                          .heads = {3, 3, 2},
                                           .vocab = 100,
                                           .positions = 16,
                                           .logit_rows = 8,
@@ -24,11 +24,21 @@ static const struct kernel_shape shape = {.n = 40,
                                           .closing = 20,
                                           .element = 2};
 
-static struct op_cost cost_of(const char *name)
+/* A Llama's: 4 heads of 2 columns to 2 of k and v, gate and up of 10 columns each. */
+static struct kernel_shape llama_shape(void)
+{
+    struct kernel_shape s = shape;
+    s.heads = (struct heads){4, 2, 2};
+    s.inner = 10;
+    s.swiglu = true;
+    return s;
+}
+
+static struct op_cost cost_of(const struct kernel_shape *s, const char *name)
 {
     for (int i = 0; i < n_kernel_cases; i++)
         if (strcmp(kernel_cases[i].name, name) == 0)
-            return kernel_cases[i].cost(&shape);
+            return kernel_cases[i].cost(s);
     fail_msg("there is no kernel \"%s\"", name);
     return (struct op_cost){0};
 }
@@ -74,12 +84,32 @@ static void costs_are_those_of_every_array_once(void **state)
     };
     assert_int_equal(n_kernel_cases, sizeof expected / sizeof *expected);
     for (int i = 0; i < n_kernel_cases; i++) {
-        struct op_cost cost = cost_of(expected[i].name);
+        struct op_cost cost = cost_of(&shape, expected[i].name);
         if (cost.bytes != expected[i].bytes || cost.link != expected[i].link ||
             cost.flops != expected[i].flops)
             fail_msg("%s: %g bytes, %g over the link, %g FLOPs; expected %g, %g, %g",
                      expected[i].name, cost.bytes, cost.link, cost.flops, expected[i].bytes,
                      expected[i].link, expected[i].flops);
+    }
+}
+
+static void a_llama_costs_its_own(void **state)
+{
+    (void)state;
+    const struct kernel_shape s = llama_shape();
+    assert_true(cost_of(&s, "rotary").bytes == 4 * 40 * 12); /* q of 8 columns, k of 4 */
+    assert_true(cost_of(&s, "attention").bytes == 2 * 40 * (2 * 8 + 2 * 4) + 40 * 4 * 4);
+    assert_true(cost_of(&s, "attention").flops == 4 * 55 * 8 * 4);
+    assert_true(cost_of(&s, "SwiGLU").bytes == 3 * 2 * 40 * 10);
+    static const int sides[KERNEL_PRODUCTS][3] = {
+        {40, 16, 6}, {40, 6, 8},  {40, 20, 6}, {40, 6, 10}, {40, 10, 6},
+        {40, 6, 20}, {6, 16, 40}, {6, 20, 40}, {10, 6, 40}, {8, 100, 6}};
+    struct kernel_product products[KERNEL_PRODUCTS];
+    kernel_products(&(struct kernel_bench){.shape = s}, products);
+    for (int i = 0; i < KERNEL_PRODUCTS; i++) {
+        const struct matmul *p = &products[i].product;
+        if (p->m != sides[i][0] || p->n != sides[i][1] || p->k != sides[i][2])
+            fail_msg("%s: %d x %d x %d", products[i].name, p->m, p->n, p->k);
     }
 }
 
@@ -112,10 +142,9 @@ static void shared_keys_and_windows_cost_less(void **state)
 }
 
 /* Everything runs on arrays of the shape's own sizes: AddressSanitizer sees what passes an end. */
-static void all_run_at_odd_shapes(void **state)
+static void run_all(const struct kernel_shape *at)
 {
-    (void)state;
-    struct kernel_bench b = {.device = device_cpu(1), .shape = shape, .p = 0.1f};
+    struct kernel_bench b = {.device = device_cpu(1), .shape = *at, .p = 0.1f};
     struct kernel_product products[KERNEL_PRODUCTS];
     b.shape.n_seqs = 3;
     b.shape.length = 11;
@@ -141,6 +170,14 @@ static void all_run_at_odd_shapes(void **state)
             fail_msg("loss %d is %g", i, (double)loss);
     }
     kernel_bench_destroy(&b);
+}
+
+static void all_run_at_odd_shapes(void **state)
+{
+    (void)state;
+    const struct kernel_shape llama = llama_shape();
+    run_all(&shape);
+    run_all(&llama);
 }
 
 /* Work that takes no less than a known time, and is counted. */
@@ -274,6 +311,7 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(costs_are_those_of_every_array_once),
+        cmocka_unit_test(a_llama_costs_its_own),
         cmocka_unit_test(a_product_costs_its_operands_and_its_epilogue),
         cmocka_unit_test(shared_keys_and_windows_cost_less),
         cmocka_unit_test(all_run_at_odd_shapes),

@@ -6,7 +6,9 @@
 #include "data/json.h"
 #include "model/gpt.h"
 
+#include <fcntl.h>
 #include <math.h>
+#include <unistd.h>
 
 static char directory[] = "/tmp/zf-test-gpt-config-XXXXXX";
 
@@ -108,6 +110,11 @@ static void refuses_by_a_sentence(void **state)
         {"{\"model_type\": \"gpt2\", \"add_cross_attention\": true}", "there is no encoder"},
         {"{\"model_type\": \"gpt2\", \"eos_token_id\": \"x\"}", "eos_token_id is \"x\""},
         {"{\"model_type\": \"gpt2\", \"bos_token_id\": -2}", "bos_token_id is -2"},
+        {"{\"model_type\": \"gpt2\", \"pad_token_id\": [1]}", "pad_token_id is [1]"},
+        {"{\"model_type\": \"gpt2\", \"eos_token_id\": [1, \"x\"]}", "a list of up to 16 ids"},
+        {"{\"model_type\": \"gpt2\", \"eos_token_id\": "
+         "[1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1]}",
+         "a list of up to 16 ids"},
         {"{\"model_type\": \"gpt2\", \"num_labels\": 0}", "num_labels is 0"},
         {"{\"architectures\": [\"GPT2ForSequenceClassification\"], \"problem_type\": "
          "\"multi_label_classification\"}",
@@ -189,6 +196,79 @@ static void saves_what_it_loads(void **state)
         assert_int_equal(d.pad_token_id, c.eos_token_id); /* Transformers needs one for batches */
         d.pad_token_id = c.pad_token_id;
         assert_memory_equal(&c, &d, sizeof c);
+    }
+}
+
+/* As Llama 3 has it. */
+static void keeps_all_tokens_that_end_a_text(void **state)
+{
+    (void)state;
+    static const char *const lists[] = {"[128001, 128008, 128009]", "[7]", "[4, 200000, 5]", "[]"};
+    static const char *const saved[] = {"[128001,128008,128009]", "7", "[4,5]", "null"};
+    struct gpt_config c, d;
+    struct zf_error err;
+    for (int i = 0; i < 4; i++) {
+        char *text = zf_format(LLAMA "\"vocab_size\": 128256, \"eos_token_id\": %s}", lists[i]);
+        char *path = zf_format("%s/config.json", directory);
+        struct json_file f;
+        assert_works(load(&c, text, &err), err);
+        assert_works(gpt_config_save(&c, directory, NULL, &err), err);
+        assert_works(json_load(&f, path, &err), err);
+        char *written = json_dumps(json_find(&f, "eos_token_id"), JSON_COMPACT | JSON_ENCODE_ANY);
+        assert_string_equal(written, saved[i]);
+        assert_works(gpt_config_load(&d, directory, &err), err);
+        d.pad_token_id = c.pad_token_id;
+        assert_memory_equal(&c, &d, sizeof c);
+        json_free(&f);
+        free(written);
+        free(path);
+        free(text);
+    }
+}
+
+/* What loading this says on standard error; the caller frees it. */
+static char *warnings(const char *text)
+{
+    char *path = zf_format("%s/stderr", directory), *said;
+    struct gpt_config c;
+    struct zf_error err;
+    size_t bytes;
+    const int before = dup(STDERR_FILENO), file = open(path, O_RDWR | O_CREAT | O_TRUNC, 0600);
+    dup2(file, STDERR_FILENO);
+    const bool ok = load(&c, text, &err);
+    dup2(before, STDERR_FILENO);
+    close(before);
+    close(file);
+    assert_works(ok, err);
+    assert_works(file_read(path, &said, &bytes, &err), err);
+    free(path);
+    return said;
+}
+
+/* Sizes that files have, and rotary positions. */
+static void says_which_defaults_it_takes(void **state)
+{
+    (void)state;
+#define SIZES                                                                                      \
+    "\"vocab_size\": 9, \"hidden_size\": 64, \"num_hidden_layers\": 2, \"intermediate_size\": 3, " \
+    "\"max_position_embeddings\": 10, \"rms_norm_eps\": 1e-5"
+    static const struct {
+        const char *text, *says;
+    } files[] = {
+        {LLAMA SIZES ", \"num_attention_heads\": 2, \"rope_theta\": 100}", ""},
+        {LLAMA SIZES ", \"num_attention_heads\": 2, \"rope_parameters\": {\"rope_theta\": 100}}",
+         ""},
+        {LLAMA SIZES ", \"num_attention_heads\": 2}", "a Llama are taken: rope_theta 10000\n"},
+        {LLAMA SIZES "}", "are taken: num_attention_heads 32, rope_theta 10000\n"},
+        {"{\"model_type\": \"gpt2\", \"vocab_size\": 9, \"n_positions\": 9, \"n_embd\": 24, "
+         "\"n_layer\": 1, \"layer_norm_epsilon\": 1e-5}",
+         "a GPT-2 are taken: n_head 12\n"},
+    };
+    for (size_t i = 0; i < sizeof files / sizeof *files; i++) {
+        char *said = warnings(files[i].text);
+        if (*files[i].says ? !strstr(said, files[i].says) : *said != 0)
+            fail_msg("%s: \"%s\"", files[i].text, said);
+        free(said);
     }
 }
 
@@ -355,6 +435,8 @@ int main(void)
         cmocka_unit_test(reads_values),
         cmocka_unit_test(refuses_by_a_sentence),
         cmocka_unit_test(saves_what_it_loads),
+        cmocka_unit_test(keeps_all_tokens_that_end_a_text),
+        cmocka_unit_test(says_which_defaults_it_takes),
         cmocka_unit_test(reads_llama_and_those_after_it),
         cmocka_unit_test(reads_rotary_positions),
         cmocka_unit_test(writes_labels),

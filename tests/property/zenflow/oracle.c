@@ -6,7 +6,7 @@
 
 #include <math.h>
 
-#define MAX_COLS   32
+#define MAX_COLS   64
 #define MAX_WINDOW 64
 
 struct channel {
@@ -62,6 +62,7 @@ struct oracle *oracle_create(const struct problem *p, const struct engine_config
             c->matrix = k;
             c->row = row;
             c->cols = c->param->cols;
+            assert_true(c->cols <= MAX_COLS);
             c->selectable = c->param->kind == PARAM_MATRIX && config->topk_ratio < 1;
             c->important = !c->selectable;
             for (int j = 0; j < c->cols; j++)

@@ -116,15 +116,21 @@ static const char *describe(const struct place *p)
     return text;
 }
 
-static struct gpt_config thin_model(int layers)
+/* A GPT-2 or a Llama, whose heads share keys. */
+static const char *const presets[] = {"gpt", "llama"};
+#define N_PRESETS ((int)(sizeof presets / sizeof *presets))
+
+static struct gpt_config thin_model(const char *preset, int layers)
 {
     struct zf_error err;
     struct gpt_config c;
-    assert_works(gpt_config_preset(&c, "gpt", &err), err);
+    assert_works(gpt_config_preset(&c, preset, &err), err);
     c.n_layer = layers;
     c.n_embd = 32;
-    c.n_inner = 128;
+    c.n_inner = c.parts.swiglu ? 48 : 128;
     c.n_head = 2;
+    c.n_kv_heads = c.parts.rotary ? 1 : 2;
+    c.head_dim = 16;
     c.n_positions = 2 * TOKENS;
     c.vocab_size = 24;
     c.head = GPT_HEAD_CLASSIFY;
@@ -243,26 +249,30 @@ static char *take_params(struct trainer *t, size_t *bytes)
 
 /* ---- the invariants ---- */
 
+static void measured_is_enough(const struct gpt_config *model, const struct place *p)
+{
+    const struct memory_use use = measure(problem_device, model, p);
+    struct device device = limited_device(memory_total(&use));
+    struct trainer t;
+    trainer_create(&t, &device, model, p, 6);
+    for (int step = 0; step < 6; step++)
+        train(&t, step);
+    engine_finish(t.engine);
+    if (held != limit)
+        fail_msg("%zu bytes were taken, %zu measured: %s", held, limit, describe(p));
+    trainer_destroy(&t);
+}
+
 /* Device memory is what was measured, to the byte of the arena, and a device that has no more runs
  * steps with a first choice, closings and arrivals. */
 void M2(void **state)
 {
     (void)state;
-    const struct gpt_config model = thin_model(4);
-    for (int i = 0; i < N_PLACES; i++) {
-        if (!is_a_place(i))
-            continue;
-        const struct place p = place(i);
-        const struct memory_use use = measure(problem_device, &model, &p);
-        struct device device = limited_device(memory_total(&use));
-        struct trainer t;
-        trainer_create(&t, &device, &model, &p, 6);
-        for (int step = 0; step < 6; step++)
-            train(&t, step);
-        engine_finish(t.engine);
-        if (held != limit)
-            fail_msg("%zu bytes were taken, %zu measured: %s", held, limit, describe(&p));
-        trainer_destroy(&t);
+    for (int i = 0; i < N_PRESETS * N_PLACES; i++) {
+        const struct gpt_config model = thin_model(presets[i / N_PLACES], 4);
+        const struct place p = place(i % N_PLACES);
+        if (is_a_place(i % N_PLACES))
+            measured_is_enough(&model, &p);
     }
 }
 
@@ -283,10 +293,11 @@ static struct counts count(const struct gpt_config *model)
 /* The shape of a model of 6.6 billion parameters, where it has 32 layers. */
 static struct gpt_config large_model(int layers)
 {
-    struct gpt_config c = thin_model(layers);
+    struct gpt_config c = thin_model("gpt", layers);
     c.n_embd = 4096;
     c.n_inner = 4 * 4096;
-    c.n_head = 32;
+    c.n_head = c.n_kv_heads = 32;
+    c.head_dim = 128;
     c.n_positions = 2048;
     c.vocab_size = 32000;
     return c;
@@ -454,6 +465,39 @@ static double gathered(const struct place *p, const struct elements *n, int bloc
            (is_divided(p) ? divided : changed);
 }
 
+static void crosses_as_reckoned(const struct gpt_config *model, const struct place *p)
+{
+    const int S = p->config.update_interval, blocks = model->n_layer;
+    const struct elements n = count_elements(model, p->config.topk_ratio);
+    const double size = p->config.bf16 ? 2 : 4;
+    const bool streams = p->config.params_on_host;
+    double crossed[3] = {0};
+    struct trainer t;
+    trainer_create(&t, problem_device, model, p, 3 * S);
+    for (int step = 0; step < 3 * S; step++) {
+        const struct step_report r = train(&t, step);
+        const double now[] = {(double)r.bytes_down, (double)r.bytes_up, (double)r.bytes_gathered};
+        for (int way = 0; way < 3; way++)
+            crossed[way] += step < S ? 0 : now[way];
+    }
+    comm_all_reduce_f64(places_comm, crossed, 3);
+    const double each_step = streams ? arrivals(p, blocks) * n.blocks / blocks : 0;
+    const bool copies = !p->config.zero_copy && !problem_device->unified;
+    const double leaving = copies ? n.all : n.deferred;
+    const double in_blocks = copies ? n.blocks : n.deferred_in_blocks;
+    const double arriving = leaving - (streams ? in_blocks : 0);
+    const bool on_host = p->config.accumulate == ENGINE_ACCUMULATE_HOST;
+    const double expected_down = 2 * size * leaving * (on_host ? S : 1);
+    const double expected_up = 2 * size * (arriving + S * each_step);
+    if (crossed[0] != expected_down || crossed[1] != expected_up)
+        fail_msg("%.0f bytes down, not %.0f, and %.0f up, not %.0f: %s", crossed[0], expected_down,
+                 crossed[1], expected_up, describe(p));
+    if (crossed[2] != 2 * gathered(p, &n, blocks))
+        fail_msg("%.0f bytes between ranks, not %.0f: %s", crossed[2], 2 * gathered(p, &n, blocks),
+                 describe(p));
+    trainer_destroy(&t);
+}
+
 /* Link bytes of S steps, over all ranks, are the formula's: a deferred channel's mean goes down
  * once, or its gradient S times; its parameter comes up once, or with its whole block whenever that
  * comes. Copies take important channels' places with them. So are those that ranks send each other
@@ -461,43 +505,50 @@ static double gathered(const struct place *p, const struct elements *n, int bloc
 void M4(void **state)
 {
     (void)state;
-    const int blocks = 4;
-    const struct gpt_config model = thin_model(blocks);
-    for (int i = 0; i < N_PLACES; i++) {
-        if (!is_a_place(i))
-            continue;
-        const struct place p = place(i);
-        const int S = p.config.update_interval;
-        const struct elements n = count_elements(&model, p.config.topk_ratio);
-        const double size = p.config.bf16 ? 2 : 4;
-        const bool streams = p.config.params_on_host;
-        double crossed[3] = {0};
-        struct trainer t;
-        trainer_create(&t, problem_device, &model, &p, 3 * S);
-        for (int step = 0; step < 3 * S; step++) {
-            const struct step_report r = train(&t, step);
-            const double now[] = {(double)r.bytes_down, (double)r.bytes_up,
-                                  (double)r.bytes_gathered};
-            for (int way = 0; way < 3; way++)
-                crossed[way] += step < S ? 0 : now[way];
-        }
-        comm_all_reduce_f64(places_comm, crossed, 3);
-        const double each_step = streams ? arrivals(&p, blocks) * n.blocks / blocks : 0;
-        const bool copies = !p.config.zero_copy && !problem_device->unified;
-        const double leaving = copies ? n.all : n.deferred;
-        const double in_blocks = copies ? n.blocks : n.deferred_in_blocks;
-        const double arriving = leaving - (streams ? in_blocks : 0);
-        const bool on_host = p.config.accumulate == ENGINE_ACCUMULATE_HOST;
-        const double expected_down = 2 * size * leaving * (on_host ? S : 1);
-        const double expected_up = 2 * size * (arriving + S * each_step);
-        if (crossed[0] != expected_down || crossed[1] != expected_up)
-            fail_msg("%.0f bytes down, not %.0f, and %.0f up, not %.0f: %s", crossed[0],
-                     expected_down, crossed[1], expected_up, describe(&p));
-        if (crossed[2] != 2 * gathered(&p, &n, blocks))
-            fail_msg("%.0f bytes between ranks, not %.0f: %s", crossed[2],
-                     2 * gathered(&p, &n, blocks), describe(&p));
-        trainer_destroy(&t);
+    for (int i = 0; i < N_PRESETS * N_PLACES; i++) {
+        const struct gpt_config model = thin_model(presets[i / N_PLACES], 4);
+        const struct place p = place(i % N_PLACES);
+        if (is_a_place(i % N_PLACES))
+            crosses_as_reckoned(&model, &p);
     }
+}
+
+/* Ten steps in one place; returns all parameters. */
+static char *ten_steps(struct device *device, const struct gpt_config *model, const struct place *p,
+                       size_t *bytes)
+{
+    struct trainer t;
+    trainer_create(&t, device, model, p, 10);
+    for (int step = 0; step < 10; step++)
+        train(&t, step);
+    engine_finish(t.engine);
+    char *values = take_params(&t, bytes);
+    trainer_destroy(&t);
+    return values;
+}
+
+static void ten_times_of(const struct gpt_config *model)
+{
+    size_t bytes;
+    struct place p = place(0);
+    p.config.bf16 = true;
+    p.config.select_every = 5;
+    p.size.gradient_slots = 2;
+    p.size.micro_batches = MICRO_BATCHES;
+    char *expected = ten_steps(problem_device, model, &p, &bytes);
+    p.config.params_on_host = p.config.offload_important = true;
+    p.config.accumulate = ENGINE_ACCUMULATE_HOST;
+    p.size.value_slots = 2;
+    p.size.mode = GPT_TRAIN_RECOMPUTE;
+    const struct memory_use use = measure(problem_device, model, &p);
+    printf("parameters of %zu bytes, on a device with %zu for them and %zu in all\n", bytes,
+           use.parameters, memory_total(&use));
+    assert_true(bytes > 10 * use.parameters);
+    struct device device = limited_device(memory_total(&use));
+    char *values = ten_steps(&device, model, &p, &bytes);
+    assert_memory_equal(values, expected, bytes);
+    free(values);
+    free(expected);
 }
 
 /* A model whose parameters take ten times the device's memory for parameters trains with the bits
@@ -505,37 +556,8 @@ void M4(void **state)
 void ten_times(void **state)
 {
     (void)state;
-    const struct gpt_config model = thin_model(24);
-    const int steps = 10;
-    size_t bytes;
-    struct trainer t;
-    struct place p = place(0);
-    p.config.bf16 = true;
-    p.config.select_every = 5;
-    p.size.gradient_slots = 2;
-    p.size.micro_batches = MICRO_BATCHES;
-    trainer_create(&t, problem_device, &model, &p, steps);
-    for (int step = 0; step < steps; step++)
-        train(&t, step);
-    engine_finish(t.engine);
-    char *expected = take_params(&t, &bytes);
-    trainer_destroy(&t);
-    p.config.params_on_host = p.config.offload_important = true;
-    p.config.accumulate = ENGINE_ACCUMULATE_HOST;
-    p.size.value_slots = 2;
-    p.size.mode = GPT_TRAIN_RECOMPUTE;
-    const struct memory_use use = measure(problem_device, &model, &p);
-    printf("parameters of %zu bytes, on a device with %zu for them and %zu in all\n", bytes,
-           use.parameters, memory_total(&use));
-    assert_true(bytes > 10 * use.parameters);
-    struct device device = limited_device(memory_total(&use));
-    trainer_create(&t, &device, &model, &p, steps);
-    for (int step = 0; step < steps; step++)
-        train(&t, step);
-    engine_finish(t.engine);
-    char *values = take_params(&t, &bytes);
-    assert_memory_equal(values, expected, bytes);
-    trainer_destroy(&t);
-    free(values);
-    free(expected);
+    for (int i = 0; i < N_PRESETS; i++) {
+        const struct gpt_config model = thin_model(presets[i], 24);
+        ten_times_of(&model);
+    }
 }

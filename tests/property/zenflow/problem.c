@@ -3,10 +3,13 @@
 #include "data/alloc.h"
 #include "data/bf16.h"
 #include "data/rng.h"
+#include "model/gpt.h"
 #include "tests/seed.h"
 #include "tests/testing.h"
 
 #include <math.h>
+
+#define LLAMA_SEEDS 4 /* one problem in so many */
 
 struct device *problem_device;
 int problem_value_slots;
@@ -50,6 +53,24 @@ static void add_layer(struct param_table *t, int layer, int n, uint32_t shape, u
     }
 }
 
+/* The parameters of a Llama, or of a Qwen3 with its norms of q and k. */
+static struct param_table llama_params(unsigned seed)
+{
+    struct zf_error err;
+    struct gpt_config c;
+    assert_works(gpt_config_preset(&c, "llama", &err), err);
+    c.n_layer = between(1, 4, 7, seed);
+    c.n_kv_heads = between(1, 2, 11, seed);
+    c.n_head = c.n_kv_heads * between(1, 3, 12, seed);
+    c.head_dim = 2 * between(1, 3, 13, seed);
+    c.n_embd = between(3, 14, 14, seed);
+    c.n_inner = between(3, 19, 15, seed);
+    c.vocab_size = between(5, 40, 16, seed);
+    c.parts.qk_norm = between(0, 1, 17, seed);
+    c.tie_word_embeddings = between(0, 1, 18, seed);
+    return gpt_param_table(&c);
+}
+
 /* Blocks are alike, and take turns in slots for gradients, or do not. */
 static void add_params(struct param_table *t, unsigned seed)
 {
@@ -58,7 +79,6 @@ static void add_params(struct param_table *t, unsigned seed)
     for (int block = 1; block <= blocks; block++)
         add_layer(t, block, blocks < 3 ? 3 : 2, 1, seed);
     add_layer(t, blocks + 1, 2, 2, seed);
-    params_share_gradients(t, between(0, 2, 8, seed));
 }
 
 static void write_param(struct problem *p, const struct param *q)
@@ -162,7 +182,11 @@ void problem_create(struct problem *p, unsigned seed, struct comm *comm,
                     const struct engine_config *config)
 {
     begin(p, comm);
-    add_params(&p->table, seed);
+    if (seed % LLAMA_SEEDS == LLAMA_SEEDS - 1)
+        p->table = llama_params(seed);
+    else
+        add_params(&p->table, seed);
+    params_share_gradients(&p->table, between(0, 2, 8, seed));
     create(p, seed, config);
 }
 

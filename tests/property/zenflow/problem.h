@@ -22,7 +22,8 @@ struct problem {
     struct engine *engine;
 };
 
-/* A few matrices and vectors of random odd shapes, with random values: a function of the seed. */
+/* A few matrices and vectors of random odd shapes, for one seed in four those of a small Llama,
+ * with random values: a function of the seed. */
 void problem_create(struct problem *p, unsigned seed, struct comm *comm,
                     const struct engine_config *config);
 /* So many layers of so many matrices, every second of them a vector. */
