@@ -1,7 +1,9 @@
 #include "cmd/evaluate.h"
 
+#include "cmd/stop.h"
 #include "data/alloc.h"
 #include "data/clock.h"
+#include "offload/comm/place.h"
 
 #include <math.h>
 #include <stdlib.h>
@@ -27,6 +29,13 @@ struct outcome {
     float *predictions; /* (n_sequences), NULL for language modelling */
 };
 
+/* Whether the run ends here, on all ranks. */
+static bool must_stop(struct run *run)
+{
+    run->stopped = run->stoppable && comm_max(run->comm, stop_asked()) > 0;
+    return run->stopped;
+}
+
 /* Each rank takes every size-th batch; predictions meet in one sum, where all others are zero. */
 static struct outcome visit(struct run *run, const struct eval_split *split, const char *name)
 {
@@ -38,11 +47,17 @@ static struct outcome visit(struct run *run, const struct eval_split *split, con
     float *logits = zf_malloc(sizeof(float) * (size_t)step * GLUE_MAX_LABELS);
     trace_begin(run->trace, TRACE_HOST, name);
     trace_begin(run->trace, TRACE_DEVICE, name);
-    for (int first = comm_rank(run->comm) * step; first < n; first += step * comm_size(run->comm)) {
+    place_at(name);
+    place_work(true);
+    for (int all = 0; all < n && !must_stop(run); all += step * comm_size(run->comm)) {
+        int first = all + comm_rank(run->comm) * step;
         int count = n - first < step ? n - first : step;
+        if (count <= 0)
+            continue;
         batch_fill(run->batches, set, run->eval_order + first, count, first, n_labels);
         loss_sum += gpt_evaluate(run->model, run->batches, n_labels ? logits : NULL);
         n_items += run->batches->n_items;
+        place_pass();
         for (int i = 0; i < count * n_labels; i++)
             o.bad_logits += !isfinite(logits[i]);
         if (n_labels > 0)
@@ -57,17 +72,19 @@ static struct outcome visit(struct run *run, const struct eval_split *split, con
     comm_all_reduce_f64(run->comm, &o.bad_logits, 1);
     if (o.predictions)
         comm_all_reduce_f32(run->comm, o.predictions, (size_t)n);
+    place_work(false);
     trace_end(run->trace, TRACE_HOST, 0);
     return o;
 }
 
-/* The same answer on every rank; where it is false, *o holds nothing. */
+/* The same answer on every rank; where it is false, and where the run has stopped, *o holds nothing
+ * that counts. */
 static bool run_split(struct run *run, const struct eval_split *split, const char *name,
                       struct outcome *o, struct zf_error *err)
 {
     *o = visit(run, split, name);
     bool text = run->task->n_labels == 0;
-    if (isfinite(text ? exp(o->loss) : o->loss) && o->bad_logits == 0)
+    if (run->stopped || (isfinite(text ? exp(o->loss) : o->loss) && o->bad_logits == 0))
         return true;
     free(o->predictions);
     return zf_fail(err, "%s has no results: what the model gives for it is not finite",
@@ -89,6 +106,10 @@ bool evaluate_split(struct run *run, const struct eval_split *split, json_t *res
     struct outcome o;
     if (!run_split(run, split, "evaluate", &o, err))
         return false;
+    if (run->stopped) {
+        free(o.predictions);
+        return true;
+    }
     add_number(results, "loss", suffix, o.loss);
     if (run->task->n_labels == 0)
         add_number(results, "perplexity", suffix, exp(o.loss));

@@ -1,15 +1,18 @@
 #include "cmd/train.h"
 
+#include "cmd/agree.h"
 #include "cmd/checkpoint.h"
 #include "cmd/evaluate.h"
 #include "cmd/lr_schedule.h"
 #include "cmd/monitor.h"
 #include "cmd/progress.h"
 #include "cmd/step.h"
+#include "cmd/stop.h"
 #include "data/alloc.h"
 #include "data/clock.h"
 #include "data/file.h"
 #include "data/log.h"
+#include "offload/comm/place.h"
 
 #include <limits.h>
 #include <math.h>
@@ -31,6 +34,7 @@ struct trainer {
     struct telemetry telemetry; /* since the last log entry */
     bool offloads;              /* some state lives on the host */
     char *best_home;            /* the folder that has the best model's checkpoint */
+    int saved_step;             /* the last one whose checkpoint output_dir has, -1: none yet */
     int first_step;             /* where this run began, not the one that it resumes, */
     double start;               /* and when */
 };
@@ -146,6 +150,8 @@ static bool evaluate(struct trainer *t, int step, const char *model, json_t *eva
     for (int i = 0; i < run->n_dev; i++)
         if (!evaluate_split(run, &run->dev[i], evaluation, &why))
             return zf_fail(err, "step %d: %.800s, so training has diverged" ADVICE, step, why.text);
+    if (run->stopped)
+        return true;
     json_t *entry = new_entry(t, step);
     if (entry) {
         if (model)
@@ -185,6 +191,17 @@ static bool check_loss(const struct trainer *t, const struct step_result *done,
            zf_fail(err, "step %d: the loss is not finite, so training has diverged" ADVICE, step);
 }
 
+static bool save(struct trainer *t, struct zf_error *err)
+{
+    engine_settle(t->run->engine);
+    trace_begin(t->run->trace, TRACE_HOST, "save");
+    place_at("saving a checkpoint");
+    bool ok = checkpoint_save(t->run, &t->state, err);
+    trace_end(t->run->trace, TRACE_HOST, 0);
+    t->saved_step = t->state.step;
+    return ok;
+}
+
 static bool train_step(struct trainer *t, struct zf_error *err)
 {
     struct train_state *s = &t->state;
@@ -214,27 +231,54 @@ static bool train_step(struct trainer *t, struct zf_error *err)
     log_step(t, lr, &done.report);
     if (evaluation_is_due(t) && !evaluate_on_the_way(t, err))
         return false;
-    if (!is_due(c, c->save_strategy, c->save_steps, s->step))
-        return true;
-    engine_settle(t->run->engine);
-    trace_begin(t->run->trace, TRACE_HOST, "save");
-    bool ok = checkpoint_save(t->run, s, err);
-    trace_end(t->run->trace, TRACE_HOST, 0);
-    return ok;
+    t->run->stopped = done.stop;
+    return !is_due(c, c->save_strategy, c->save_steps, s->step) || save(t, err);
+}
+
+/* The run was asked to stop: what it has done is saved, and it says so. */
+static bool leave(struct trainer *t, struct zf_error *err)
+{
+    const struct config *c = t->run->config;
+    const char *reason = stop_reason(t->run->comm);
+    int step = t->state.step;
+    log_info("%s: stopping after step %d of %d", reason, step, c->total_steps);
+    if (t->saved_step != step && !save(t, err))
+        return false;
+    stop_finish(STOP_STATUS);
+    log_info("stopped by %s; %s/checkpoint-%d is written: --resume_from_checkpoint latest goes on "
+             "from it (exit status %d)",
+             reason, c->output_dir, step, STOP_STATUS);
+    return true;
+}
+
+/* All ranks get rank 0's string, or NULL. */
+static void share_string(struct comm *comm, char **string)
+{
+    size_t bytes = *string ? strlen(*string) + 1 : 0;
+    comm_broadcast(comm, &bytes, sizeof bytes, 0);
+    if (comm_rank(comm) != 0) {
+        free(*string);
+        *string = bytes ? zf_malloc(bytes) : NULL;
+    }
+    comm_broadcast(comm, *string, bytes, 0);
 }
 
 /* As run_glue.py: an output_dir that holds checkpoints is gone on with, unless it may be
- * overwritten. The folder to resume from as a new string; NULL: none. */
-static bool find_checkpoint(const struct config *c, char **from, struct zf_error *err)
+ * overwritten. "latest" where there is none is no fault, so that a job says the same on its first
+ * start and on its tenth. The folder to resume from as a new string; NULL: none. */
+static void find_checkpoint(const struct run *run, char **from)
 {
+    const struct config *c = run->config;
     const char *asked = c->resume_from_checkpoint;
     *from = NULL;
     if (asked && strcmp(asked, "latest") != 0)
         *from = zf_strdup(asked);
     else if (asked || !c->overwrite_output_dir)
         *from = checkpoint_find_last(c->output_dir);
-    return *from || !asked ||
-           zf_fail(err, "resume_from_checkpoint: %s holds no checkpoint", c->output_dir);
+    if (asked && !*from)
+        log_info("resume_from_checkpoint: %s holds no checkpoint yet; the run starts anew",
+                 c->output_dir);
+    share_string(run->comm, from);
 }
 
 /* The best model so far must be where the checkpoint is. */
@@ -260,15 +304,19 @@ static bool resume(struct trainer *t, int *kept, struct zf_error *err)
     const struct config *c = t->run->config;
     char *from;
     *kept = -1;
-    bool ok = find_checkpoint(c, &from, err);
+    bool ok = true;
+    find_checkpoint(t->run, &from);
     if (from) {
+        place_at("loading a checkpoint");
         log_info("resuming from %s%s", from,
                  c->resume_from_checkpoint ? "" : " (--overwrite_output_dir starts anew)");
         ok = checkpoint_load(t->run, from, &t->state, err) && find_best(t, from, err);
         *kept = ok && checkpoint_is_in(from, c->output_dir) ? t->state.step : -1;
+        t->saved_step = *kept;
     }
+    ok = comm_all_ok(t->run->comm, ok, err) && (!from || agree_on_weights(t->run, from, err));
     free(from);
-    return comm_all_ok(t->run->comm, ok, err);
+    return ok;
 }
 
 static bool open_reports(struct trainer *t, struct zf_error *err)
@@ -299,6 +347,8 @@ static bool start_clean(struct trainer *t, int kept, struct zf_error *err)
 static bool settle_on_model(struct trainer *t, bool best, struct zf_error *err)
 {
     struct train_state ignored;
+    if (best && t->saved_step != t->state.step && !save(t, err)) /* loading would lose it */
+        return false;
     if (!best) {
         trace_begin(t->run->trace, TRACE_HOST, "finish");
         engine_finish(t->run->engine);
@@ -340,6 +390,7 @@ static bool conclude(struct trainer *t, json_t *results, struct zf_error *err)
         return zf_fail(err, "the gradient was not finite in any of the %d steps" ADVICE, s->step);
     if (!settle_on_model(t, best, err))
         return false;
+    t->run->stoppable = true;
     add_results(t, results);
     if (best) {
         json_object_set_new(results, "best_global_step", json_integer(s->best_step));
@@ -408,17 +459,22 @@ bool train(struct run *run, json_t *results, struct zf_error *err)
         .run = run,
         .stepper = stepper_of(run),
         .epoch = -1,
+        .saved_step = -1,
         .offloads = engine_memory(run->engine).host_elements > 0,
     };
     int kept;
     t.order = zf_malloc(sizeof(int) * (size_t)run->train.n_sequences);
-    bool ok = resume(&t, &kept, err) && open_reports(&t, err) && start_clean(&t, kept, err) &&
-              write_config(run, err);
+    bool ok = resume(&t, &kept, err);
+    stop_after(run->config->max_seconds);
+    stop_defer();
+    ok = ok && open_reports(&t, err) && start_clean(&t, kept, err) && write_config(run, err);
     t.first_step = t.state.step;
     t.start = clock_seconds();
-    while (ok && t.state.step < run->config->total_steps)
+    while (ok && !run->stopped && t.state.step < run->config->total_steps)
         ok = train_step(&t, err);
-    ok = ok && conclude(&t, results, err);
+    ok = ok && (run->stopped || conclude(&t, results, err));
+    if (ok && run->stopped)
+        ok = leave(&t, err);
     monitor_destroy(t.monitor);
     progress_destroy(t.progress);
     free(t.best_home);

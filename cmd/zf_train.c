@@ -1,25 +1,33 @@
 /* zf-train: fine-tunes GPT models on GLUE. Alone, or one process a rank under mpirun. */
+#include "cmd/agree.h"
 #include "cmd/config/config.h"
 #include "cmd/launch.h"
 #include "cmd/openmp_spin.h"
 #include "cmd/plan.h"
 #include "cmd/run.h"
+#include "cmd/stop.h"
 #include "data/log.h"
 #include "model/device/device.h"
 #include "offload/comm/comm.h"
+#include "offload/comm/watch.h"
 
+#include <errno.h>
 #include <stdio.h>
+#include <string.h>
 
-static bool work(struct config *config, struct comm *comm, struct zf_error *err)
+static bool work(struct config *config, struct comm *comm, int *status, struct zf_error *err)
 {
     struct run run;
+    struct watch *watch = watch_start(comm, config->ddp_timeout, "ddp_timeout");
     bool ok = run_create(&run, config, comm, err) &&
               (config->plan ? plan_execute(&run, err) : run_execute(&run, err));
+    *status = run.stopped ? STOP_STATUS : 0;
     run_destroy(&run);
+    watch_stop(watch);
     return ok;
 }
 
-static bool act(struct config *config, struct comm *comm, struct zf_error *err)
+static bool act(struct config *config, struct comm *comm, int *status, struct zf_error *err)
 {
     bool first = comm_rank(comm) == 0;
     switch (config->action) {
@@ -39,21 +47,34 @@ static bool act(struct config *config, struct comm *comm, struct zf_error *err)
     case CONFIG_RUN:
         break;
     }
-    return launch_check(comm_size(comm), err) && work(config, comm, err);
+    return launch_check(comm_size(comm), err) && work(config, comm, status, err);
+}
+
+/* Whoever read standard output may be gone: that ends no run, but is not silent. */
+static bool printed_all(struct zf_error *err)
+{
+    errno = 0;
+    return (fflush(stdout) == 0 && !ferror(stdout)) ||
+           zf_fail(err, "standard output: cannot be written%s%s", errno ? ": " : "",
+                   errno ? strerror(errno) : "");
 }
 
 int main(int argc, char **argv)
 {
     openmp_spin_briefly(argv);
+    stop_listen();
     struct zf_error err = {""};
     struct config config;
     struct comm *comm = comm_create();
+    int status = 0;
     log_set_rank(comm_rank(comm));
     bool ok = comm_all_ok(comm, config_parse(&config, argc, argv, comm_size(comm), &err), &err);
-    ok = ok && act(&config, comm, &err);
+    ok = ok && agree_on_start(comm, &config, &err);
+    ok = ok && act(&config, comm, &status, &err) && comm_all_ok(comm, printed_all(&err), &err);
+    stop_finish(ok ? status : 1);
     if (!ok && comm_rank(comm) == 0)
         fprintf(stderr, "zf-train: %s\n", err.text);
     config_free(&config);
     comm_destroy(comm);
-    return ok ? 0 : 1;
+    return ok ? status : 1;
 }

@@ -31,6 +31,7 @@ packages=(openmpi-bin openmpi-common 'libopenmpi3|libopenmpi3t64' libopenmpi-dev
     'libhwloc15' 'libpmix2|libpmix2t64' 'libmunge2|libmunge2t64' libudev1 zlib1g libcap2
     libsentencepiece0 libsentencepiece-dev libjansson4 libjansson-dev libpcre2-8-0 libpcre2-dev
     'libutf8proc2|libutf8proc3' libutf8proc-dev
+    libxxhash0 libxxhash-dev
     "$(apt-cache depends libdnnl-dev | sed -n 's/.*Depends: \(libdnnl[0-9.]*\)$/\1/p')" libdnnl-dev
     ocl-icd-libopencl1 'libcmocka0' libcmocka-dev pkgconf pkgconf-bin libpkgconf3)
 

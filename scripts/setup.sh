@@ -7,10 +7,10 @@
 set -euo pipefail
 
 packages=(gcc g++ cmake ninja-build pkg-config libopenmpi-dev openmpi-bin libdnnl-dev
-    libjansson-dev libpcre2-dev libsentencepiece-dev libutf8proc-dev)
+    libjansson-dev libpcre2-dev libsentencepiece-dev libutf8proc-dev libxxhash-dev)
 case "${1:-}" in
 "") ;;
---tests) packages+=(libcmocka-dev clang clang-format libclang-rt-dev libomp-dev valgrind curl unzip zip python3) ;;
+--tests) packages+=(libcmocka-dev clang clang-format libclang-rt-dev libomp-dev valgrind shellcheck curl unzip zip python3) ;;
 *)
     echo "setup.sh: unknown argument '$1': the only one is --tests" >&2
     exit 1
