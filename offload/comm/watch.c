@@ -44,6 +44,8 @@ struct peer {
     struct message said;
     size_t got;          /* bytes of the message that is on its way */
     struct message next; /* it */
+    struct message sent; /* to it, the last one, */
+    size_t unsent;       /* and how many of its bytes are still to go */
     double heard, moved; /* when it last said something, and something new */
     double gone;         /* since when its connection has been closed; 0: it has not been */
 };
@@ -75,13 +77,23 @@ static struct message own_message(enum kind kind)
     return m;
 }
 
-/* A message is far smaller than a socket's buffer; what does not fit is not for a rank that
- * reads. */
+/* Whether nothing is left of the last message. */
+static bool send_rest(struct peer *p)
+{
+    const char *from = (const char *)&p->sent + sizeof p->sent - p->unsent;
+    ssize_t n = p->unsent ? send(p->socket, from, p->unsent, MSG_NOSIGNAL | MSG_DONTWAIT) : 0;
+    p->unsent -= n > 0 ? (size_t)n : 0;
+    return p->unsent == 0;
+}
+
+/* To a rank that does not read, which is full some day, nothing more is sent but whole messages. */
 static void send_message(struct peer *p, enum kind kind)
 {
-    struct message m = own_message(kind);
-    if (p->socket >= 0 && send(p->socket, &m, sizeof m, MSG_NOSIGNAL | MSG_DONTWAIT) < 0)
+    if (p->socket < 0 || !send_rest(p))
         return;
+    p->sent = own_message(kind);
+    p->unsent = sizeof p->sent;
+    send_rest(p);
 }
 
 static void drop(struct peer *p)
@@ -227,7 +239,8 @@ static void *watch(void *argument)
             read_peer(w, &w->peers[r], now);
         if (now - before >= ABSENT_SECONDS)
             for (int r = 0; r < n; r++)
-                w->peers[r].heard = w->peers[r].moved = now;
+                if (w->peers[r].socket >= 0)
+                    w->peers[r].heard = w->peers[r].moved = now;
         before = now;
         if (now - sent < 1)
             continue;
