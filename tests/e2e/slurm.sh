@@ -93,7 +93,7 @@ await_step() { # await_step FOLDER STEP: within two minutes
 }
 
 export ZF_TRAIN=$train
-run=(--config configs/zenflow.json "${tiny[@]}" --per_device_train_batch_size 8 --max_steps 120 --save_strategy no)
+run=(--config configs/zenflow.json "${tiny[@]}" --per_device_train_batch_size 8 --max_steps 300 --save_strategy no)
 whole=$scratch/whole
 check "the run that is never stopped" ranks 2 "$train" "${run[@]}" --output_dir "$whole"
 
@@ -123,11 +123,6 @@ go_on() { # Slurm begins a requeued job after two minutes, unless it is told to
 for launcher in srun mpirun; do
     export LAUNCHER=$launcher
     out=$scratch/$launcher
-    # Where it preempts, Slurm tells a job's steps by TERM, or with this the batch script by USR1.
-    if [ $launcher = mpirun ]; then
-        echo "PreemptParameters=send_user_signal" >>"$SLURM_CONF"
-        check "Slurm is configured anew" scontrol reconfigure
-    fi
     submit -- "${run[@]}" --output_dir "$out"
     check "$launcher: it trains" await_step "$out" 10
     check "$launcher: another job takes its place" sbatch --parsable --partition=high --ntasks=2 --output=/dev/null --wrap "sleep 2"

@@ -136,7 +136,6 @@ whole_run 1 "${slow[@]}"
 rm -rf "$scratch/out"
 launch 1 "$scratch/out" "${slow[@]}"
 await_step "$scratch/out" 6
-sleep 0.1
 end_of TERM "$job"
 check "in the last evaluation: status 75" test "$status" = 75
 check "in the last evaluation: the last step is saved" test -d "$scratch/out/checkpoint-6"
