@@ -43,7 +43,7 @@ static json_t *identity_of(const struct run *run)
 {
     const struct config *c = run->config;
     json_t *o = json_object();
-    json_object_set_new(o, "task_name", json_string(c->task->name));
+    json_object_set_new(o, "task_name", c->task ? json_string(c->task->name) : json_null());
     json_object_set_new(o, "train_samples", json_integer(run->train.n_sequences));
     json_object_set_new(o, "train_data", sum_json(dataset_checksum(&run->train)));
     json_object_set_new(o, "train_batch_size", json_integer(c->train_batch_size));

@@ -161,7 +161,7 @@ static bool resolve_parameters(struct config *c, struct zf_error *err)
     if (offloads && updates_all(c))
         return config_clash(c, device, err,
                             "with topk_ratio 1 the device updates all of them, and keeps them");
-    if (c->zero_stage == 3 && c->n_ranks == 1 && !offloads)
+    if (c->zero_stage == 3 && c->n_ranks == 1 && c->offload_param == OFFLOAD_NONE)
         log_warn("zero_optimization.stage 3 divides parameters over ranks: with one rank, and "
                  "offload_param.device \"none\", it is stage 2");
     return true;

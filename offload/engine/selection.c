@@ -201,6 +201,11 @@ static bool leaves(const struct engine *e, size_t channel)
     return e->selection.place[channel] == CHANNEL_IMPORTANT && !e->selection.target[channel];
 }
 
+static bool is_to_enter(const struct engine *e, size_t channel)
+{
+    return e->selection.place[channel] != CHANNEL_IMPORTANT && e->selection.target[channel];
+}
+
 /* A channel becomes important, or is important no more: by so many, wherever it is owned. */
 static void count_important(struct engine *e, const struct matrix *m, int row, int by)
 {
@@ -216,10 +221,11 @@ static bool has_room(const struct engine *e, const struct matrix *m, int row)
 }
 
 /* Who of a group changes sides, on any rank: all that are to leave, and then, in their order, as
- * many of those that are to enter as there are slots for. Whether all are. */
-static bool decide(struct engine *e, const struct group *g)
+ * many of those that are to enter as there are slots for; the others look again when the group
+ * closes next. Returns how many change. */
+static int decide(struct engine *e, const struct group *g)
 {
-    bool all = true;
+    int n = 0;
     for (int entering = 0; entering < 2; entering++)
         for (int i = 0; i < e->n_matrices; i++) {
             const struct matrix *m = &e->matrices[i];
@@ -227,17 +233,20 @@ static bool decide(struct engine *e, const struct group *g)
             for_each_in_group(r, &groups, g->index, m->selectable ? m->param->rows : 0)
             {
                 const size_t c = m->first_channel + (size_t)r;
-                if (!entering && leaves(e, c))
+                if (entering && is_to_enter(e, c)) {
+                    e->selection.enters[c] = has_room(e, m, r);
+                    count_important(e, m, r, e->selection.enters[c]);
+                    n += e->selection.enters[c];
+                    if (!e->selection.enters[c])
+                        e->selection.to_adopt |= (uint64_t)1 << g->index;
+                } else if (!entering && leaves(e, c)) {
                     count_important(e, m, r, -1);
-                if (!entering || e->selection.place[c] == CHANNEL_IMPORTANT ||
-                    !e->selection.target[c])
-                    continue;
-                e->selection.enters[c] = has_room(e, m, r);
-                count_important(e, m, r, e->selection.enters[c]);
-                all &= e->selection.enters[c];
+                    n++;
+                }
             }
         }
-    return all;
+    plan_host_group_loop(e->device->plan, 2 * e->n_channels, e->windows.interval);
+    return n;
 }
 
 void selection_fit(struct engine *e)
@@ -349,11 +358,9 @@ void selection_adopt(struct engine *e, struct group *g, float lr, struct step_re
     const uint64_t bit = (uint64_t)1 << g->index;
     bool is_news = e->selection.to_adopt & bit;
     e->selection.to_adopt &= ~bit;
-    if (!is_news || !has_changes(e, g))
+    if (!is_news || !has_changes(e, g) || decide(e, g) == 0)
         return;
-    if (!decide(e, g))
-        e->selection.to_adopt |= bit;
-    plan_host_group_loop(e->device->plan, 4 * e->n_channels, e->windows.interval);
+    plan_host_group_loop(e->device->plan, 2 * e->n_channels, e->windows.interval);
     host_wait(e, &e->windows.accumulation); /* it reads places and windows */
     host_wait(e, &g->commit);               /* it reads places, and masters are whole behind it */
     streams_follow(e, e->device->compute, e->streams.up);

@@ -104,14 +104,15 @@ static void place_staging(struct engine *e)
         s->memory = e->device->allocate_host(s->capacity);
 }
 
-/* Room for one matrix's chosen channels to visit: of the widest, or of that which has most. */
+/* Elements of a matrix's chosen channels, if they visit: all share the room for those of the matrix
+ * that has most. */
 static size_t visitors(const struct engine *e, const struct matrix *m)
 {
     const int chosen = schedule_important(e->config.topk_ratio, m->param->rows);
     return visits(e, m) ? (size_t)(chosen < m->n_owned ? chosen : m->n_owned) * (size_t)m->cols : 0;
 }
 
-static void place_slots(struct engine *e, struct slots *s, bool masters)
+static void place_slots(struct engine *e, struct slots *s)
 {
     struct arena *a = &e->arena;
     const size_t n = (size_t)s->capacity, elements = n * (size_t)s->cols;
@@ -120,7 +121,7 @@ static void place_slots(struct engine *e, struct slots *s, bool masters)
         return;
     s->waiting = arena_take(a, &a->use.important, elements, sizeof *s->waiting);
     if (!s->shared || !e->config.offload_important)
-        place_arrays(e, &s->state, elements, masters);
+        place_arrays(e, &s->state, elements, s->masters);
 }
 
 void state_place(struct engine *e)
@@ -137,7 +138,7 @@ void state_place(struct engine *e)
         most = visitors(e, m) > most ? visitors(e, m) : most;
     }
     for (int i = 0; i < e->moves.n_slots; i++)
-        place_slots(e, &e->moves.slots[i], e->moves.slots[i].masters);
+        place_slots(e, &e->moves.slots[i]);
     if (most > 0)
         place_arrays(e, &e->moves.visiting, most, e->config.bf16 || e->config.params_on_host);
     place_staging(e);

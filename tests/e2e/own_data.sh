@@ -207,4 +207,14 @@ refused "a label that the model has not" 'two.csv:2: the label is "spam", which 
     --do_eval --model_name_or_path "$out" --validation_file "$scratch/two.csv"
 refused "a model without a head" "has no score head" "$train" --do_eval "${model[@]}" --validation_file \
     "$scratch/two.csv"
+saved=(--train_file "$intents/train.csv" --label_column category "${model[@]}" --max_steps 4 --save_strategy steps
+    --save_steps 2 --do_eval false)
+check "uninterrupted" "$train" "${saved[@]}" --output_dir "$scratch/whole"
+check "from its checkpoint" "$train" "${saved[@]}" --resume_from_checkpoint "$scratch/whole/checkpoint-2" \
+    --output_dir "$scratch/resumed"
+check "the same model" cmp "$scratch/whole/model.safetensors" "$scratch/resumed/model.safetensors"
+sed s/card/cart/ "$intents/train.csv" >"$scratch/edited.csv"
+check "other examples are refused" bash -c '! "$@" 2>"$0" && grep -q "was made with train_data" "$0"' "$scratch/said" \
+    "$train" "${saved[@]}" --train_file "$scratch/edited.csv" --resume_from_checkpoint "$scratch/whole/checkpoint-2" \
+    --output_dir "$scratch/other"
 finish
