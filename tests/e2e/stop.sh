@@ -91,14 +91,16 @@ whole_run() {
 
 zenflow=(--config configs/zenflow.json)
 whole_run 1 "${zenflow[@]}"
-interrupted "one rank" 1 rank "TERM USR1 INT HUP" "${zenflow[@]}"
+interrupted "one rank" 1 rank "TERM USR1 INT HUP" "${zenflow[@]}" --save_total_limit 1
+check "what was gone on from goes when a newer one has been" test "$(find "$scratch/out" -name 'checkpoint-*' | wc -l)" = 1
 whole_run 2 "${zenflow[@]}"
 interrupted "two ranks, by mpirun" 2 launcher "USR1 USR1" "${zenflow[@]}"
 interrupted "two ranks, one of them" 2 rank "TERM USR1" "${zenflow[@]}"
-# SIGTERM and SIGINT make mpirun end its job: its ranks get SIGTERM, and the timeout's seconds, here four.
+# SIGTERM and SIGINT make mpirun end its job: it waits for this timeout, here ten seconds, sends its ranks SIGTERM, and
+# waits as long again before it kills them.
 for signal in TERM INT; do
     rm -rf "$scratch/out"
-    export OMPI_MCA_odls_base_sigkill_timeout=4
+    export OMPI_MCA_odls_base_sigkill_timeout=10
     launch 2 "$scratch/out" "${zenflow[@]}" --max_steps 1000000
     unset OMPI_MCA_odls_base_sigkill_timeout
     await_step "$scratch/out" 3
@@ -143,6 +145,16 @@ check "in the last evaluation: no results yet" test ! -e "$scratch/out/all_resul
 launch 1 "$scratch/out" "${slow[@]}"
 check "in the last evaluation: goes on to its end" wait "$job"
 check "in the last evaluation: ends as if it had never stopped" same "$whole" "$scratch/out"
+
+# The best model is loaded over a last step that has no checkpoint: there is nothing to save it from.
+rm -rf "$scratch/out"
+launch 1 "$scratch/out" "${slow[@]}" --load_best_model_at_end --eval_strategy steps --eval_steps 4 --save_strategy steps --save_steps 4
+await_step "$scratch/out" 6
+end_of TERM "$job"
+unset 'ends[-1]'
+check "in the best model's evaluation: the run comes to its end" test "$status" = 0
+check "in the best model's evaluation: with its results" test -s "$scratch/out/all_results.json"
+check "in the best model's evaluation: the last step is not saved" test ! -e "$scratch/out/checkpoint-6"
 
 # max_runtime counts from the program's start.
 whole_run 1 "${zenflow[@]}"
