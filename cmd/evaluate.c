@@ -1,9 +1,11 @@
 #include "cmd/evaluate.h"
 
 #include "cmd/run_data.h"
+#include "cmd/stop.h"
 #include "data/alloc.h"
 #include "data/clock.h"
 #include "data/file.h"
+#include "offload/comm/place.h"
 
 #include <math.h>
 #include <stdlib.h>
@@ -29,6 +31,13 @@ struct outcome {
     double bad_logits;  /* how many are not finite */
     float *predictions; /* (n_sequences), NULL for language modelling */
 };
+
+/* Whether the run ends here, on all ranks. */
+static bool must_stop(struct run *run)
+{
+    run->stopped = run->stoppable && comm_max(run->comm, stop_asked()) > 0;
+    return run->stopped;
+}
 
 /* A batch of a split, from this sequence on: adds to what there is of the others'. logits: room for
  * those of a batch */
@@ -56,12 +65,15 @@ static struct outcome visit(struct run *run, const struct eval_split *split, con
     float *logits = zf_malloc(sizeof(float) * (size_t)step * (size_t)n_labels);
     trace_begin(run->trace, TRACE_HOST, name);
     trace_begin(run->trace, TRACE_DEVICE, name);
-    for (int begin = 0; begin < n; begin += step * size) {
+    place_at(name);
+    place_work(true);
+    for (int begin = 0; begin < n && !must_stop(run); begin += step * size) {
         const int first = begin + comm_rank(run->comm) * step;
         if (first < n)
             visit_batch(run, &split->set, first, logits, &o);
         else
             gpt_pass_by(run->model);
+        place_pass();
     }
     trace_end(run->trace, TRACE_DEVICE, 0);
     free(logits);
@@ -71,17 +83,19 @@ static struct outcome visit(struct run *run, const struct eval_split *split, con
     comm_all_reduce_f64(run->comm, &o.bad_logits, 1);
     if (o.predictions)
         comm_all_reduce_f32(run->comm, o.predictions, (size_t)n);
+    place_work(false);
     trace_end(run->trace, TRACE_HOST, 0);
     return o;
 }
 
-/* The same answer on every rank; where it is false, *o holds nothing. */
+/* The same answer on every rank; where it is false, and where the run has stopped, *o holds nothing
+ * that counts. */
 static bool run_split(struct run *run, const struct eval_split *split, const char *name,
                       struct outcome *o, struct zf_error *err)
 {
     *o = visit(run, split, name);
     bool text = run->task->n_labels == 0;
-    if (isfinite(text ? exp(o->loss) : o->loss) && o->bad_logits == 0)
+    if (run->stopped || (isfinite(text ? exp(o->loss) : o->loss) && o->bad_logits == 0))
         return true;
     free(o->predictions);
     return zf_fail(err, "%s has no results: what the model gives for it is not finite",
@@ -103,6 +117,10 @@ bool evaluate_split(struct run *run, const struct eval_split *split, json_t *res
     struct outcome o;
     if (!run_split(run, split, "evaluate", &o, err))
         return false;
+    if (run->stopped) {
+        free(o.predictions);
+        return true;
+    }
     add_number(results, "loss", suffix, o.loss);
     if (run->task->n_labels == 0)
         add_number(results, "perplexity", suffix, exp(o.loss));

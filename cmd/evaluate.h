@@ -10,7 +10,8 @@
  * eval_matthews_correlation, ..., with "_mm" behind them for MNLI's mismatched split; for language
  * modelling eval_perplexity), eval_samples and eval_runtime in seconds. Fails where what the model
  * gives is not finite: it has no results then. Collective: every rank gets the same numbers,
- * whatever the number of ranks. Changes nothing in the model. */
+ * whatever the number of ranks. Changes nothing in the model. Where run->stoppable holds and a rank
+ * is asked to stop, run->stopped does from then on, and nothing is added. */
 bool evaluate_split(struct run *run, const struct eval_split *split, json_t *results,
                     struct zf_error *err);
 

@@ -26,9 +26,35 @@ static bool in_a_shell(void)
            (getenv("SLURM_PTY_PORT") && isatty(STDIN_FILENO));
 }
 
+/* Open MPI's mpirun says how many it started: another number has been inherited, or exported. */
+static bool check_mpirun(const char *size, int n_ranks, struct zf_error *err)
+{
+    return atoi(size) == n_ranks ||
+           zf_fail(err,
+                   "OMPI_COMM_WORLD_SIZE is %s, but MPI knows of %d rank(s): this process was not "
+                   "started by the mpirun that set it, or that is another MPI's; start it with "
+                   "Open MPI's, or unset OMPI_COMM_WORLD_SIZE",
+                   size, n_ranks);
+}
+
+/* A rank's number that the ranks do not have: whoever set it started others that MPI does not know
+ * of. Where MPI found several ranks, its own launcher is there, perhaps within another's step. */
+static bool check_rank(const char *name, int n_ranks, struct zf_error *err)
+{
+    const char *rank = getenv(name);
+    return n_ranks > 1 || !rank || atoi(rank) < n_ranks ||
+           zf_fail(err,
+                   "%s is %s, but MPI knows of %d rank(s): start the ranks with \"mpirun -n N "
+                   "zf-train ...\", or unset it",
+                   name, rank, n_ranks);
+}
+
 bool launch_check(int n_ranks, struct zf_error *err)
 {
-    if (n_ranks > 1 || getenv("OMPI_COMM_WORLD_SIZE")) /* mpirun's own word */
+    const char *by_mpirun = getenv("OMPI_COMM_WORLD_SIZE");
+    if (by_mpirun)
+        return check_mpirun(by_mpirun, n_ranks, err);
+    if (n_ranks > 1)
         return true;
     if (in_a_shell())
         return true;
@@ -41,5 +67,5 @@ bool launch_check(int n_ranks, struct zf_error *err)
                        "rank alone: start them with \"mpirun -n %s zf-train ...\"%s",
                        size, launchers[i].launcher, launchers[i].size, size, launchers[i].also);
     }
-    return true;
+    return check_rank("PMIX_RANK", n_ranks, err) && check_rank("PMI_RANK", n_ranks, err);
 }

@@ -1,5 +1,6 @@
 #include "cmd/run.h"
 
+#include "cmd/agree.h"
 #include "cmd/checkpoint_folders.h"
 #include "cmd/config/engine_settings.h"
 #include "cmd/config/table.h"
@@ -16,6 +17,7 @@
 #include "data/json.h"
 #include "data/log.h"
 #include "model/plan/plan.h"
+#include "offload/comm/place.h"
 
 #include <limits.h>
 #include <stdlib.h>
@@ -34,12 +36,27 @@ static bool check_results(const struct config *c, struct zf_error *err)
                            c->output_dir);
 }
 
+/* Whether output_dir holds what is not this run's own. To resume from the latest checkpoint where
+ * there is none, the run may have died before its first one; a model it leaves in its end alone. */
+static bool holds_others(const struct config *c, bool *others, struct zf_error *err)
+{
+    struct file_names names = {0};
+    char *model = zf_format("%s/model.safetensors", c->output_dir);
+    bool ok = !file_is_directory(c->output_dir) || file_list(c->output_dir, &names, err);
+    *others = c->resume_from_checkpoint ? file_exists(model) : names.n > 0;
+    file_names_free(&names);
+    free(model);
+    return ok;
+}
+
 /* output_dir must be one that this run may write into. It is made when nothing else can fail. */
 static bool check_output(const struct run *run, struct zf_error *err)
 {
     const struct config *c = run->config;
     if (!c->output_dir || c->plan)
         return true;
+    if (comm_rank(run->comm) == 0 && !folder_lock_check("output_dir", c->output_dir, err))
+        return false;
     if (!c->do_train)
         return check_results(c, err);
     if (c->overwrite_output_dir && c->model_name_or_path &&
@@ -48,15 +65,13 @@ static bool check_output(const struct run *run, struct zf_error *err)
                        "model_name_or_path %s lies in output_dir, which --overwrite_output_dir "
                        "starts clean: choose another output_dir",
                        c->model_name_or_path);
-    if (c->overwrite_output_dir || c->resume_from_checkpoint)
+    if (c->overwrite_output_dir ||
+        (c->resume_from_checkpoint && strcmp(c->resume_from_checkpoint, "latest") != 0))
         return true;
-    bool any;
-    struct file_names names = {0};
-    if (!checkpoint_is_any(c->output_dir, &any, err) ||
-        (file_is_directory(c->output_dir) && !file_list(c->output_dir, &names, err)))
+    bool any, others;
+    if (!checkpoint_is_any(c->output_dir, &any, err) || !holds_others(c, &others, err))
         return false;
-    bool taken = !any && names.n > 0;
-    file_names_free(&names);
+    const bool taken = !any && others;
     return !taken || zf_fail(err,
                              "output_dir %s holds other files, and no checkpoint to go on from: "
                              "choose another folder or give --overwrite_output_dir",
@@ -219,6 +234,7 @@ static bool plan_device(struct run *run, struct zf_error *err)
 static bool choose_device(struct run *run, struct zf_error *err)
 {
     struct config *c = run->config;
+    place_at("making the model");
     if (c->plan)
         return plan_device(run, err);
     run->device =
@@ -287,6 +303,14 @@ static bool load_weights(struct run *run, struct zf_error *err)
     return true;
 }
 
+static void take_values(void *context, size_t offset, const float *values, size_t n)
+{
+    struct run *run = context;
+    agree_take_weights(run, values, n);
+    if (run->engine)
+        engine_take_values(run->engine, offset, values, n);
+}
+
 static bool create_engine(struct run *run, struct zf_error *err)
 {
     struct engine_config e = engine_settings(run->config, run->trace);
@@ -348,13 +372,35 @@ static bool read_input(struct run *run, struct zf_error *err)
            (!c->do_train || config_resolve_steps(c, run->train.n_sequences, err));
 }
 
+/* From now on this run alone writes into output_dir. */
+static bool take_output(struct run *run, struct zf_error *err)
+{
+    const struct config *c = run->config;
+    if (c->plan || !c->output_dir || comm_rank(run->comm) != 0)
+        return true;
+    run->lock = file_make_directory(c->output_dir, err)
+                    ? folder_lock_take("output_dir", c->output_dir, err)
+                    : NULL;
+    return run->lock != NULL;
+}
+
 static bool create_parts(struct run *run, struct zf_error *err)
 {
     const struct config *c = run->config;
-    if ((c->do_train && !create_engine(run, err)) || !(c->plan || load_weights(run, err)))
+    if (c->do_train && !create_engine(run, err))
+        return false;
+    gpt_offer_values(run->model, take_values, run);
+    if (!c->plan && !load_weights(run, err))
         return false;
     fill_eval_order(run);
-    return c->plan || !c->output_dir || file_make_directory(c->output_dir, err);
+    return take_output(run, err);
+}
+
+static bool agree_on_first_weights(struct run *run, struct zf_error *err)
+{
+    const struct config *c = run->config;
+    const char *from = c->model_name_or_path ? c->model_name_or_path : c->config_name;
+    return c->plan || agree_on_weights(run, from, err);
 }
 
 static bool takes_model(const struct run *run, struct zf_error *err)
@@ -367,8 +413,9 @@ static bool takes_model(const struct run *run, struct zf_error *err)
 bool run_create(struct run *run, struct config *config, struct comm *comm, struct zf_error *err)
 {
     *run = (struct run){.config = config, .comm = comm, .task = config->task};
+    place_at("reading what it was given");
     if (!comm_all_ok(comm, read_input(run, err) && check_batches(run, err), err) ||
-        !choose_device(run, err))
+        !agree_on_input(run, err) || !choose_device(run, err))
         return false;
     if (!takes_model(run, err))
         return false;
@@ -377,7 +424,7 @@ bool run_create(struct run *run, struct config *config, struct comm *comm, struc
         return false;
     if (config->trace && !(run->trace = trace_create(config->trace, comm, run->device, err)))
         return false;
-    if (!comm_all_ok(comm, create_parts(run, err), err))
+    if (!comm_all_ok(comm, create_parts(run, err), err) || !agree_on_first_weights(run, err))
         return false;
     memory_tell(run);
     announce(run);
@@ -396,6 +443,7 @@ bool run_destroy(struct run *run, struct zf_error *err)
     if (run->tokenizer)
         tokenizer_free(run->tokenizer);
     free(run->eval_order);
+    folder_lock_release(run->lock);
     if (run->device && run->device->plan) {
         comm_destroy(run->comm);
         device_plan_destroy(run->device);
@@ -452,8 +500,9 @@ bool run_execute(struct run *run, struct zf_error *err)
         ok = train(run, results, err);
     else
         ok = evaluate_only(run, results, err);
-    ok = ok && comm_all_ok(run->comm, write_results(run, results, err), err);
-    for (int i = 0; ok && i < run->n_test; i++)
+    run->stoppable = false; /* the model and its results are there in a moment */
+    ok = ok && (run->stopped || comm_all_ok(run->comm, write_results(run, results, err), err));
+    for (int i = 0; ok && !run->stopped && i < run->n_test; i++)
         ok = predict_split(run, &run->test[i], err);
     json_decref(results);
     return ok;

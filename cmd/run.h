@@ -6,6 +6,8 @@
 
 #include "cmd/config/config.h"
 #include "data/batch.h"
+#include "data/checksum.h"
+#include "data/folder_lock.h"
 #include "data/own.h"
 #include "model/device/arena.h"
 #include "model/gpt.h"
@@ -48,9 +50,13 @@ struct run {
     struct dataset train;
     struct eval_split dev[RUN_MAX_SPLITS], test[RUN_MAX_SPLITS];
     int n_dev, n_test;
-    struct batch *batches; /* (size.micro_batches) of the largest micro-batch, for training; the
+    struct batch *batches;    /* (size.micro_batches) of the largest micro-batch, for training; the
                               first one for evaluation too */
-    int *eval_order;       /* 0, 1, ...: evaluation visits examples in file order */
+    int *eval_order;          /* 0, 1, ...: evaluation visits examples in file order */
+    struct checksum weights;  /* of those that were loaded (agree.h) */
+    struct folder_lock *lock; /* of output_dir: rank 0, else NULL */
+    bool stoppable;           /* evaluation heeds stop_asked */
+    bool stopped;             /* the run has ended before its end (stop.h) */
 };
 
 /* The same answer on every rank: a fault on any is a fault on all, with the same sentence. */

@@ -1,9 +1,12 @@
 #include "cmd/step.h"
 
+#include "cmd/stop.h"
+#include "offload/comm/place.h"
 #include "offload/trace.h"
 
 static void before_layer(void *context, int layer)
 {
+    place_pass();
     engine_before_layer(context, layer);
 }
 
@@ -14,6 +17,7 @@ static void after_layer(void *context, int layer)
 
 static void before_backward(void *context)
 {
+    place_at("backward");
     engine_before_backward(context);
 }
 
@@ -24,6 +28,7 @@ static void gradients_needed(void *context, int layer)
 
 static void gradients_ready(void *context, int layer)
 {
+    place_pass();
     engine_layer_gradients_ready(context, layer);
 }
 
@@ -89,13 +94,14 @@ static void run_micro_batches(const struct stepper *s, const int *index, int n, 
         for (int m = first; m < last; m++)
             fill_micro_batch(s, m, &s->batches[m - first], index, n);
         trace_begin(s->trace, TRACE_DEVICE, "forward"); /* before_backward goes on from it */
+        place_at("forward");
         gpt_train(s->model, s->batches, last - first, &part);
         trace_end(s->trace, TRACE_DEVICE, 0);
     }
 }
 
-bool step_run(const struct stepper *s, const int *index, int n, int step, float lr,
-              struct step_result *result, struct zf_error *err)
+static bool run_step(const struct stepper *s, const int *index, int n, int step, float lr,
+                     struct step_result *result, struct zf_error *err)
 {
     result->tokens = count_tokens(s->set, index, n);
     const long items = count_items(s, index, n);
@@ -104,12 +110,23 @@ bool step_run(const struct stepper *s, const int *index, int n, int step, float 
     run_micro_batches(s, index, n, step, items);
     /* The loss is asked for last: until then nothing keeps the host from queueing. */
     trace_begin(s->trace, TRACE_DEVICE, "update");
+    place_at("update");
     if (!engine_end_step(s->engine, &result->report, err))
         return false;
     trace_end(s->trace, TRACE_DEVICE, 0);
-    result->loss = gpt_take_loss(s->model);
-    comm_all_reduce_f64(s->comm, &result->loss, 1);
-    result->loss /= (double)items;
+    double sums[] = {gpt_take_loss(s->model), stop_asked()};
+    comm_all_reduce_f64(s->comm, sums, 2); /* so ranks agree on the step after which they stop */
+    result->loss = sums[0] / (double)items;
+    result->stop = sums[1] > 0;
     trace_end_step(s->trace);
     return true;
+}
+
+bool step_run(const struct stepper *s, const int *index, int n, int step, float lr,
+              struct step_result *result, struct zf_error *err)
+{
+    place_work(true);
+    bool ok = run_step(s, index, n, step, lr, result, err);
+    place_work(false);
+    return ok;
 }

@@ -28,6 +28,7 @@ struct step_result {
     struct step_report report;
     double loss; /* mean over the step's items, of all ranks */
     long tokens; /* of all ranks */
+    bool stop;   /* some rank was asked to stop (stop.h) */
 };
 
 /* From now on the engine brings a model's parameters and takes its gradients, in every pass, and

@@ -1,5 +1,6 @@
 #include "cmd/train.h"
 
+#include "cmd/agree.h"
 #include "cmd/checkpoint.h"
 #include "cmd/checkpoint_folders.h"
 #include "cmd/evaluate.h"
@@ -7,10 +8,12 @@
 #include "cmd/monitor.h"
 #include "cmd/progress.h"
 #include "cmd/step.h"
+#include "cmd/stop.h"
 #include "data/alloc.h"
 #include "data/clock.h"
 #include "data/file.h"
 #include "data/log.h"
+#include "offload/comm/place.h"
 
 #include <limits.h>
 #include <math.h>
@@ -33,6 +36,7 @@ struct trainer {
     bool offloads;              /* some state lives on the host */
     bool skipping;              /* the last step was skipped */
     int unproved;         /* the step of a checkpoint whose model has not done a step yet, or 0 */
+    int saved_step;       /* the last one whose checkpoint output_dir has, -1: none yet */
     double save_seconds;  /* that training stood still for checkpoints, since the last entry */
     struct zf_error late; /* the last step's checkpoint could not be written, or "" */
     int first_step;       /* where this run began, not the one that it resumes, */
@@ -227,23 +231,30 @@ static bool drop_oldest(struct trainer *t, int last, struct zf_error *err)
     return comm_all_ok(t->run->comm, ok, err);
 }
 
-/* A checkpoint, where one is due. If the last step's cannot be written, the model comes first. */
 static bool save(struct trainer *t, struct zf_error *err)
 {
     struct train_state *s = &t->state;
-    if (!saves(t))
-        return true;
     double start = clock_seconds();
     engine_settle(t->run->engine);
     trace_begin(t->run->trace, TRACE_HOST, "save");
+    place_at("saving a checkpoint");
     bool ok = checkpoint_save(t->run, s, err);
     trace_end(t->run->trace, TRACE_HOST, 0);
     t->save_seconds += clock_seconds() - start;
     if (ok)
-        t->unproved = s->step;
-    else if (s->step == t->run->config->total_steps)
-        t->late = *err;
-    return ok || s->step == t->run->config->total_steps;
+        t->unproved = t->saved_step = s->step;
+    return ok;
+}
+
+/* A checkpoint, where one is due. If the last step's cannot be written, the model comes first. */
+static bool save_if_due(struct trainer *t, struct zf_error *err)
+{
+    if (!saves(t) || save(t, err))
+        return true;
+    if (t->state.step < t->run->config->total_steps)
+        return false;
+    t->late = *err;
+    return true;
 }
 
 static bool train_step(struct trainer *t, struct zf_error *err)
@@ -276,11 +287,31 @@ static bool train_step(struct trainer *t, struct zf_error *err)
     log_step(t, lr, &done.report);
     if (evaluation_is_due(t) && !evaluate_on_the_way(t, err))
         return false;
-    return save(t, err);
+    t->run->stopped = done.stop;
+    return save_if_due(t, err);
+}
+
+/* The run was asked to stop: what it has done is saved, even where its last step was skipped, and
+ * it says so. Nothing older goes for it. */
+static bool leave(struct trainer *t, struct zf_error *err)
+{
+    const struct config *c = t->run->config;
+    const char *reason = stop_reason(t->run->comm);
+    int step = t->state.step;
+    log_info("%s: stopping after step %d of %d", reason, step, c->total_steps);
+    if (t->saved_step != step && !save(t, err))
+        return false;
+    stop_finish(STOP_STATUS);
+    log_info("stopped by %s; %s/checkpoint-%d is written: --resume_from_checkpoint latest goes on "
+             "from it (exit status %d)",
+             reason, c->output_dir, step, STOP_STATUS);
+    return true;
 }
 
 /* As run_glue.py: an output_dir that holds checkpoints is gone on with, unless it may be
- * overwritten. The folder to resume from, which has been checked, as a new string; NULL: none. */
+ * overwritten. "latest" where there is none is no fault, so that a job says the same on its first
+ * start and on its tenth. The folder to resume from, which has been checked, as a new string; NULL:
+ * none. */
 static bool find_checkpoint(struct run *run, char **from, struct zf_error *err)
 {
     const struct config *c = run->config;
@@ -293,8 +324,10 @@ static bool find_checkpoint(struct run *run, char **from, struct zf_error *err)
     if ((asked || !c->overwrite_output_dir) &&
         !checkpoint_find_last(run->comm, c->output_dir, from, err))
         return false;
-    return *from || !asked ||
-           zf_fail(err, "resume_from_checkpoint: %s holds no checkpoint", c->output_dir);
+    if (asked && !*from)
+        log_info("resume_from_checkpoint: %s holds no checkpoint yet; the run starts anew",
+                 c->output_dir);
+    return true;
 }
 
 /* The best model so far must be there. */
@@ -319,15 +352,19 @@ static bool resume(struct trainer *t, int *kept, struct zf_error *err)
     const struct config *c = t->run->config;
     char *from;
     *kept = -1;
+    place_at("loading a checkpoint");
     bool ok = find_checkpoint(t->run, &from, err);
     if (ok && from) {
         log_info("resuming from %s%s", from,
                  c->resume_from_checkpoint ? "" : " (--overwrite_output_dir starts anew)");
         ok = checkpoint_load(t->run, from, &t->state, err) && find_best(t, from, err);
         *kept = ok && checkpoint_is_in(from, c->output_dir) ? t->state.step : -1;
+        t->saved_step = *kept;
+        t->unproved = *kept > 0 ? *kept : 0;
+        ok = comm_all_ok(t->run->comm, ok, err) && agree_on_weights(t->run, from, err);
     }
     free(from);
-    return comm_all_ok(t->run->comm, ok, err);
+    return ok;
 }
 
 static bool open_reports(struct trainer *t, struct zf_error *err)
@@ -406,6 +443,7 @@ static bool conclude(struct trainer *t, json_t *results, struct zf_error *err)
         return zf_fail(err, "the gradient was not finite in any of the %d steps" ADVICE, s->step);
     if (!settle_on_model(t, best, err))
         return false;
+    t->run->stoppable = !best || t->saved_step == s->step; /* where what is to be saved is there */
     add_results(t, results);
     if (best) {
         json_object_set_new(results, "best_global_step", json_integer(s->best_step));
@@ -414,14 +452,16 @@ static bool conclude(struct trainer *t, json_t *results, struct zf_error *err)
     json_t *evaluation = json_object();
     const int step = best ? s->best_step : s->step;
     bool ok = evaluate(t, step, evaluation, err) &&
-              checkpoint_export(t->run, t->run->config->output_dir, err);
-    if (ok && t->run->n_dev > 0)
+              (t->run->stopped || checkpoint_export(t->run, t->run->config->output_dir, err));
+    if (ok && !t->run->stopped && t->run->n_dev > 0)
         log_evaluation(t, step, best ? "best" : "final", evaluation);
     json_object_update(results, evaluation);
     json_decref(evaluation);
-    if (ok && *t->late.text)
-        ok = zf_fail(err, "the model is written, but %.900s", t->late.text);
-    return ok && drop_oldest(t, s->step, err);
+    if (!ok || t->run->stopped)
+        return ok;
+    if (*t->late.text)
+        return zf_fail(err, "the model is written, but %.900s", t->late.text);
+    return drop_oldest(t, s->step, err);
 }
 
 static bool write_config(const struct run *run, struct zf_error *err)
@@ -479,17 +519,22 @@ bool train(struct run *run, json_t *results, struct zf_error *err)
         .run = run,
         .stepper = stepper_of(run),
         .epoch = -1,
+        .saved_step = -1,
         .offloads = engine_memory(run->engine).host_elements > 0,
     };
     int kept;
     t.order = zf_malloc(sizeof(int) * (size_t)run->train.n_sequences);
-    bool ok = resume(&t, &kept, err) && open_reports(&t, err) && start_clean(&t, kept, err) &&
-              write_config(run, err);
+    bool ok = resume(&t, &kept, err);
+    stop_after(run->config->max_seconds);
+    stop_defer();
+    ok = ok && open_reports(&t, err) && start_clean(&t, kept, err) && write_config(run, err);
     t.first_step = t.state.step;
     t.start = clock_seconds();
-    while (ok && t.state.step < run->config->total_steps)
+    while (ok && !run->stopped && t.state.step < run->config->total_steps)
         ok = train_step(&t, err);
-    ok = ok && conclude(&t, results, err);
+    ok = ok && (run->stopped || conclude(&t, results, err));
+    if (ok && run->stopped)
+        ok = leave(&t, err);
     monitor_destroy(t.monitor);
     progress_destroy(t.progress);
     free(t.state.best_home);

@@ -1,28 +1,34 @@
 /* zf-train: fine-tunes GPT models on GLUE. Alone, or one process a rank under mpirun. */
+#include "cmd/agree.h"
 #include "cmd/config/config.h"
 #include "cmd/launch.h"
 #include "cmd/openmp_spin.h"
 #include "cmd/plan.h"
 #include "cmd/run.h"
 #include "cmd/standard_streams.h"
+#include "cmd/stop.h"
 #include "data/log.h"
 #include "model/device/device.h"
 #include "offload/comm/comm.h"
+#include "offload/comm/watch.h"
 
 #include <stdio.h>
 
-static bool work(struct config *config, struct comm *comm, struct zf_error *err)
+static bool work(struct config *config, struct comm *comm, int *status, struct zf_error *err)
 {
     struct run run;
+    struct watch *watch = watch_start(comm, config->ddp_timeout, "ddp_timeout");
     bool ok = run_create(&run, config, comm, err) &&
               (config->plan ? plan_execute(&run, err) : run_execute(&run, err));
     struct zf_error late;
+    *status = run.stopped ? STOP_STATUS : 0;
     if (!run_destroy(&run, &late) && ok)
         ok = zf_fail(err, "%s", late.text);
+    watch_stop(watch);
     return ok;
 }
 
-static bool act(struct config *config, struct comm *comm, struct zf_error *err)
+static bool act(struct config *config, struct comm *comm, int *status, struct zf_error *err)
 {
     bool first = comm_rank(comm) == 0;
     switch (config->action) {
@@ -42,23 +48,28 @@ static bool act(struct config *config, struct comm *comm, struct zf_error *err)
     case CONFIG_RUN:
         break;
     }
-    return launch_check(comm_size(comm), err) && work(config, comm, err);
+    return launch_check(comm_size(comm), err) && work(config, comm, status, err);
 }
 
 int main(int argc, char **argv)
 {
     openmp_spin_briefly(argv);
+    stop_listen();
     struct zf_error err = {""};
     struct config config = {0};
     bool open = standard_streams_begin(&err);
     struct comm *comm = comm_create();
+    int status = 0;
     log_set_rank(comm_rank(comm));
     bool ok =
         comm_all_ok(comm, open && config_parse(&config, argc, argv, comm_size(comm), &err), &err);
-    ok = ok && act(&config, comm, &err) && comm_all_ok(comm, standard_streams_end(&err), &err);
+    ok = ok && agree_on_start(comm, &config, &err);
+    ok = ok && act(&config, comm, &status, &err) &&
+         comm_all_ok(comm, standard_streams_end(&err), &err);
+    stop_finish(ok ? status : 1);
     if (!ok && comm_rank(comm) == 0)
         fprintf(stderr, "zf-train: %s\n", err.text);
     config_free(&config);
     comm_destroy(comm);
-    return ok ? 0 : 1;
+    return ok ? status : 1;
 }

@@ -11,7 +11,9 @@
 #   MODEL_DIR   folder with config.json, model.safetensors and a tokenizer (scripts/download_gpt2.sh)
 #   OUTPUT_DIR  where results go (default: output/<task> in the project)
 #   CONFIG      configuration file (default: configs/sample.json, or configs/zenflow.json with TASK)
-#   NPROC       ranks to start with mpirun (default 1)
+#   NPROC       ranks to start (default 1)
+#   LAUNCHER    what starts several ranks: mpirun (default), srun in a Slurm job, or a command of yours,
+#               such as "mpirun --hostfile hosts -n 16", which counts whatever NPROC is
 #   BUILD_DIR   where zf-train is built (default: build in the project)
 #
 # Where it was installed with the program, it builds nothing, and output/ is in the current folder.
@@ -44,10 +46,15 @@ else
 fi
 
 launcher=()
-if [ "${NPROC:-1}" -gt 1 ]; then
-    launcher=(mpirun -n "$NPROC" --oversubscribe --bind-to none)
-    if [ "$(id -u)" -eq 0 ]; then # Open MPI asks root to confirm
-        export OMPI_ALLOW_RUN_AS_ROOT=1 OMPI_ALLOW_RUN_AS_ROOT_CONFIRM=1
-    fi
+case ${LAUNCHER:-mpirun} in
+mpirun) launcher=(mpirun -n "${NPROC:-1}" --oversubscribe --bind-to none) ;;
+srun) launcher=(srun --mpi=pmix --kill-on-bad-exit=1 -n "${NPROC:-1}") ;;
+*) read -ra launcher <<<"$LAUNCHER" ;;
+esac
+if [ "${NPROC:-1}" = 1 ] && [[ ${LAUNCHER:-mpirun} =~ ^(mpirun|srun)$ ]]; then
+    launcher=()
+fi
+if [ "$(id -u)" -eq 0 ]; then # Open MPI asks root to confirm
+    export OMPI_ALLOW_RUN_AS_ROOT=1 OMPI_ALLOW_RUN_AS_ROOT_CONFIRM=1
 fi
 exec "${launcher[@]}" "$train" "${options[@]}" "$@"

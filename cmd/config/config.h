@@ -136,6 +136,7 @@ struct config {
     int seed;
     enum config_device device;
     bool use_cpu;    /* device is then CONFIG_DEVICE_CPU */
+    int ddp_timeout; /* seconds in which ranks give a sign of life; 0: for ever */
     int num_threads; /* 0: as many as there are cores for this rank */
     bool bf16;       /* a run on a GPU sets it */
     char *plan;      /* nothing is trained: steps are simulated on this machine */
@@ -163,6 +164,8 @@ struct config {
     int warmup_steps; /* after config_resolve_steps with warmup_ratio counted in */
     struct scheduler_config scheduler;
     int steps_per_epoch, total_steps; /* set by config_resolve_steps */
+    char *max_runtime;                /* as it was given, or NULL, */
+    double max_seconds;               /* and in seconds; 0: no limit */
 
     /* reports, evaluation while training, checkpoints */
     int logging_steps;

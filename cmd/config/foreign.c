@@ -132,7 +132,7 @@ static const char ignored_arguments[] =
     "hub_strategy hub_token hub_private_repo hub_always_push hub_revision fsdp_config "
     "dataloader_num_workers dataloader_pin_memory dataloader_persistent_workers "
     "dataloader_prefetch_factor remove_unused_columns ddp_find_unused_parameters "
-    "ddp_bucket_cap_mb ddp_broadcast_buffers ddp_backend ddp_timeout skip_memory_metrics "
+    "ddp_bucket_cap_mb ddp_broadcast_buffers ddp_backend skip_memory_metrics "
     "local_rank cache_dir overwrite_cache use_fast_tokenizer token trust_remote_code "
     "dataloader_multiprocessing_context dataloader_in_order ddp_static_graph trackio_space_id "
     "trackio_bucket_id trackio_static_space_id restore_callback_states_from_checkpoint "

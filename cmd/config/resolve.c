@@ -381,6 +381,46 @@ static bool is_own(const struct config *c)
     return !c->task && (c->train_file || c->validation_file || c->test_file);
 }
 
+/* "90m", or Slurm's "1-12:00:00"; in seconds, 0: it is neither. */
+static double read_time(const char *text)
+{
+    static const struct {
+        char unit;
+        double seconds;
+    } units[] = {{'s', 1}, {'m', 60}, {'h', 3600}, {'d', 86400}};
+    unsigned days = 0, hours, minutes, seconds;
+    int end = 0;
+    size_t digits = strspn(text, "0123456789.");
+    char *after;
+    double number = strtod(text, &after);
+    if (digits > 0 && after == text + digits)
+        for (int i = 0; i < 4; i++)
+            if (*after == units[i].unit && !after[1])
+                return number * units[i].seconds;
+    if (strspn(text, "0123456789-:") != strlen(text))
+        return 0;
+    if (sscanf(text, "%6u-%2u:%2u:%2u%n", &days, &hours, &minutes, &seconds, &end) < 4) {
+        days = 0;
+        end = 0;
+        if (sscanf(text, "%6u:%2u:%2u%n", &hours, &minutes, &seconds, &end) < 3)
+            return 0;
+    }
+    return text[end] || minutes > 59 || seconds > 59
+               ? 0
+               : 86400.0 * days + 3600.0 * hours + 60.0 * minutes + seconds;
+}
+
+static bool resolve_runtime(struct config *c, struct zf_error *err)
+{
+    char expected[512];
+    if (!c->max_runtime)
+        return true;
+    c->max_seconds = read_time(c->max_runtime);
+    return c->max_seconds > 0 || config_clash(c, "max_runtime", err, "it is %s, above 0",
+                                              config_expected(config_find_option("max_runtime"),
+                                                              expected, sizeof expected));
+}
+
 /* The data of one split: where they come from, or a fault that says what to give. */
 static bool need_data(const struct config *c, const char *what, bool wanted, const char *file,
                       const char *file_key, struct zf_error *err)
@@ -449,7 +489,7 @@ bool config_resolve(struct config *c, struct zf_error *err)
            resolve_batches(c, err) && resolve_device(c, err) && resolve_optimizer(c, err) &&
            resolve_scheduler(c, err) && resolve_evaluation(c, err) && resolve_best(c, err) &&
            zenflow_config_resolve(c, err) && resolve_parameters(c, err) &&
-           (c->action != CONFIG_RUN || check_complete(c, err));
+           resolve_runtime(c, err) && (c->action != CONFIG_RUN || check_complete(c, err));
 }
 
 static void resolve_scheduler_steps(struct config *c)

@@ -105,6 +105,9 @@ const struct config_key config_table[] = {
     {ARG_CHOICE(device, "auto|cpu|cuda", "auto", "what computes; auto: a GPU if there is one")},
     {ARG_BOOL(use_cpu, "false", "the same as device cpu")},
     {SAME(CONFIG_ARGUMENTS "no_cuda", "use_cpu")},
+    {ARG_INT(ddp_timeout, "300", 0,
+             "seconds after which a rank that is silent, or all that stand still, end the run; 0: "
+             "never")},
     {ARG(num_threads), .type = CONFIG_INT, .standard = "0", .max = 4096,
      .help = "threads of each rank; 0: its share of the cores"},
     {ARG_BOOL(bf16, "false", "parameters in bf16, with fp32 masters; always so on a GPU")},
@@ -151,6 +154,9 @@ const struct config_key config_table[] = {
     {ARG_REAL(num_train_epochs, "3.0", ABOVE_0, NO_END, "passes over the data; may be a fraction")},
     {ARG_INT(max_steps, "-1", -1, "optimizer steps, in place of num_train_epochs; -1: not given"),
      .expected = "a whole number of steps, or -1 for as many as num_train_epochs has"},
+    {ARG_TEXT(max_runtime, "stop after so long as on SIGTERM, with a checkpoint: 45s, 90m, 36h, 2d "
+                           "or [days-]hours:minutes:seconds"),
+     .expected = "a time: a number with s, m, h or d behind it, or [days-]hours:minutes:seconds"},
     {ARG_CHOICE(lr_scheduler_type, "linear|cosine|constant|constant_with_warmup", "linear",
                 "how the learning rate goes after warm-up")},
     {ARG_REAL(warmup_ratio, "0", 0, 1, "share of all steps that warm up linearly")},

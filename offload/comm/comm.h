@@ -42,6 +42,8 @@ void comm_all_reduce_f32(struct comm *c, float *data, size_t n);  /* sums in pla
 void comm_all_reduce_f64(struct comm *c, double *data, size_t n); /* sums in place */
 double comm_max(struct comm *c, double value);                    /* the greatest of all ranks' */
 void comm_broadcast(struct comm *c, void *data, size_t bytes, int root);
+/* all: (size, bytes), each rank's in turn */
+void comm_all_gather(struct comm *c, const void *mine, void *all, size_t bytes);
 void comm_barrier(struct comm *c);
 
 /* Collectives on a device's memory, in the order of a stream: they begin when what was put on the

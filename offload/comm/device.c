@@ -78,7 +78,10 @@ static _Noreturn void nccl_failed(struct comm *c, const struct zf_error *err)
 #define check_nccl(c, call)                                                                        \
     do {                                                                                           \
         struct zf_error err;                                                                       \
-        if (!(call))                                                                               \
+        place_enter(#call);                                                                        \
+        bool ok_ = call;                                                                           \
+        place_leave();                                                                             \
+        if (!ok_)                                                                                  \
             nccl_failed(c, &err);                                                                  \
     } while (0)
 

@@ -3,6 +3,7 @@
 #define ZF_OFFLOAD_COMM_INTERNAL_H
 
 #include "offload/comm/comm.h"
+#include "offload/comm/place.h"
 
 #include <mpi.h>
 
@@ -17,7 +18,9 @@ struct comm {
 /* Prints what failed where and ends all ranks. */
 #define check_mpi(call)                                                                            \
     do {                                                                                           \
+        place_enter(#call);                                                                        \
         int code_ = call;                                                                          \
+        place_leave();                                                                             \
         if (code_ != MPI_SUCCESS)                                                                  \
             comm_mpi_failed(code_, #call, __FILE__, __LINE__);                                     \
     } while (0)

@@ -3,9 +3,11 @@
 
 #include "model/plan/plan.h"
 
+#include <assert.h>
 #include <limits.h>
 #include <stdio.h>
 #include <stdlib.h>
+#include <string.h>
 
 _Noreturn void comm_mpi_failed(int code, const char *call, const char *file, int line)
 {
@@ -76,6 +78,16 @@ void comm_broadcast(struct comm *c, void *data, size_t bytes, int root)
         k = comm_piece(bytes);
         check_mpi(MPI_Bcast(at, k, MPI_BYTE, root, MPI_COMM_WORLD));
     }
+}
+
+void comm_all_gather(struct comm *c, const void *mine, void *all, size_t bytes)
+{
+    assert(!c->planned && bytes <= INT_MAX);
+    if (c->size == 1)
+        memcpy(all, mine, bytes);
+    else
+        check_mpi(
+            MPI_Allgather(mine, (int)bytes, MPI_BYTE, all, (int)bytes, MPI_BYTE, MPI_COMM_WORLD));
 }
 
 void comm_barrier(struct comm *c)

@@ -666,6 +666,8 @@ struct group_state {
 bool restore_counters(const struct engine *e, const char *text, struct restored *r);
 /* Once e has the counters; norms: (n) */
 bool restore_group(const struct engine *e, int group, const struct group_state *found);
+/* Or all n groups are as engine_finish leaves them. */
+bool restore_is_finished(const struct group_state *groups, int n);
 bool restore_norms(const double *norms, size_t n);
 /* Once it has the groups, and the flags of all the matrix's channels. */
 bool restore_places(const struct engine *e, const struct matrix *m);

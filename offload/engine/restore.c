@@ -104,6 +104,16 @@ static struct group_state expected_group(const struct engine *e, int group)
     return g;
 }
 
+/* A run that was over when it was stopped has closed all windows. */
+bool restore_is_finished(const struct group_state *groups, int n)
+{
+    static const struct group_state none;
+    for (int j = 0; j < n; j++)
+        if (memcmp(&groups[j], &none, sizeof none) != 0)
+            return false;
+    return true;
+}
+
 bool restore_group(const struct engine *e, int group, const struct group_state *found)
 {
     struct group_state expected = expected_group(e, group);

@@ -41,6 +41,19 @@ check "a configuration of the user's" env CONFIG=my.json TASK=SST-2 GLUE_DIR=my-
     --per_device_train_batch_size 4 --max_steps 1
 check "a configuration of the user's counts" grep -q '"device": "cpu"' sst2/zf_train_config.json
 
+# A launcher of the user's, which here says that it was called and starts two ranks.
+cat >launch.sh <<'END'
+echo "launched $1 $2" >launched
+shift 2
+exec mpirun --oversubscribe --bind-to none -n 2 "$@"
+END
+check "a launcher of the user's" env LAUNCHER="bash launch.sh two ranks" TASK=SST-2 GLUE_DIR=my-glue MODEL_DIR=my-gpt \
+    OUTPUT_DIR=launched-sst2 bash "$root/scripts/finetune_gpt_glue.sh" --per_device_train_batch_size 4 --max_steps 1
+cp "$scratch/check.log" "$scratch/printed"
+check "a launcher of the user's: two ranks" grep -q 'SST-2: .* 2 rank(s)' "$scratch/printed"
+check "a launcher of the user's was called" grep -qx "launched two ranks" launched
+rm -rf launch.sh launched launched-sst2
+
 for missing in TASK GLUE_DIR MODEL_DIR; do
     status=0
     env TASK=CoLA GLUE_DIR=my-glue MODEL_DIR=my-gpt OUTPUT_DIR=no $missing= \

@@ -101,7 +101,6 @@ damage() { # damage FILE COMMAND...: a copy of the checkpoint in which COMMAND m
     python3 tests/e2e/lib/sign.py sign "$bad"
 }
 refused "no such checkpoint" "nowhere is not a folder" "$scratch/nowhere"
-refused "latest where there is none" "holds no checkpoint" latest
 refused "another engine's checkpoint" "so it could not go on exactly" "$scratch/adamw-first"
 refused "another seed" "manifest.json:[0-9]*: .*seed 42, but this run has 43" "$good" --seed 43
 refused "another batch size" "train_batch_size 16" "$good" --train_batch_size 8 \

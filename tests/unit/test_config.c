@@ -1009,6 +1009,44 @@ static void helps_with_every_key(void **state)
     }
 }
 
+static void reads_times(void **state)
+{
+    (void)state;
+    static const struct {
+        const char *text;
+        double seconds;
+    } good[] = {{"45s", 45},    {"0.5s", 0.5},      {"90m", 5400},   {"36h", 129600},
+                {"2d", 172800}, {"01:30:00", 5400}, {"0:00:10", 10}, {"1-12:00:00", 129600}};
+    static const char *const bad[] = {
+        "90",     "1:30", "0s",   "-5m", "5 m",     "m",        "1h30m",    "1:60:00",   "1:00:60",
+        "1-2:00", "inf",  "1e3s", "nan", "1:2:3:4", "00:00:00", "1:00:00x", "1-2-3:4:5", "."};
+    for (size_t i = 0; i < sizeof good / sizeof *good; i++) {
+        char *options = zf_format(COMPLETE "--max_runtime %s", good[i].text);
+        assert_works(parse(NULL, options, 1), err);
+        assert_true(c.max_seconds == good[i].seconds);
+        config_free(&c);
+        free(options);
+    }
+    for (size_t i = 0; i < sizeof bad / sizeof *bad; i++) {
+        char *said =
+            zf_format("--max_runtime is \"%s\", but it is a time: a number with s, m, h or d "
+                      "behind it, or [days-]hours:minutes:seconds, above 0",
+                      bad[i]);
+        char *option = zf_format("--max_runtime=%s", bad[i]), *name = zf_strdup("zf-train");
+        char *argv[] = {name, option};
+        assert_false(config_parse(&c, 2, argv, 1, &err));
+        assert_string_equal(err.text, said);
+        free(said);
+        free(option);
+        free(name);
+    }
+    assert_false(parse_text("{\"training_arguments\": {\"max_runtime\": 90}}", COMPLETE, 1));
+    assert_says(err, ":1: training_arguments.max_runtime is 90, but it is a time: a number with");
+    assert_works(parse(NULL, COMPLETE, 1), err);
+    assert_true(c.max_seconds == 0 && c.ddp_timeout == 300);
+    config_free(&c);
+}
+
 int main(void)
 {
     close(mkstemp(path));
@@ -1039,6 +1077,7 @@ int main(void)
         cmocka_unit_test(shows_where_values_come_from),
         cmocka_unit_test(origins_are_true_after_resolving),
         cmocka_unit_test(helps_with_every_key),
+        cmocka_unit_test(reads_times),
     };
     int failed = cmocka_run_group_tests(tests, NULL, NULL);
     unlink(path);

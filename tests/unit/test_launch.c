@@ -53,6 +53,14 @@ static void refuses_ranks_that_stand_alone(void **state)
                      "rank alone: start them with \"mpirun -n 8 zf-train ...\"");
     assert_false(check("PMI_SIZE=3 PMI_RANK=2", 1, &err));
     assert_says(err, "\"mpirun -n 3 zf-train ...\" of Open MPI");
+    assert_false(check("PMI_RANK=2", 1, &err));
+    assert_says(err, "PMI_RANK is 2, but MPI knows of 1 rank(s): start the ranks with");
+    assert_false(check("PMIX_RANK=1", 1, &err));
+    assert_says(err, "PMIX_RANK is 1, but MPI knows of 1 rank(s)");
+    assert_false(check("OMPI_COMM_WORLD_SIZE=2", 1, &err));
+    assert_says(err, "OMPI_COMM_WORLD_SIZE is 2, but MPI knows of 1 rank(s)");
+    assert_false(check("OMPI_COMM_WORLD_SIZE=1", 2, &err));
+    assert_says(err, "OMPI_COMM_WORLD_SIZE is 1, but MPI knows of 2 rank(s)");
 }
 
 /* A program of a shell has its terminal; a task that srun started there has none. */

@@ -13,6 +13,7 @@ SETTLED = {
     "optimizer_type": "adam_w_mode",
     "num_train_epochs": "total_steps",
     "max_steps": "total_steps",
+    "max_runtime": "max_seconds",
     "warmup_ratio": "warmup_steps",
     "zero_stage": "a condition of offloading; the engine always divides what it offloads",
 }

@@ -1,0 +1,182 @@
+#!/usr/bin/env bash
+# A run that is asked to stop, by a signal or by max_runtime, saves what it has done and exits with status 75;
+# the same command goes on from there, as often as it takes, and ends in the uninterrupted run's bits. With
+# ZF_LONG=1 fifty signals at random moments.
+
+. tests/e2e/lib/common.sh "$@"
+need mpirun pgrep
+
+job=""
+trap 'if [ -n "$job" ]; then kill -9 "$job" 2>/dev/null || true; fi; rm -rf "$scratch"' EXIT
+RANDOM=${ZF_STOP_SEED:=$([ "${ZF_LONG:-0}" = 1 ] && echo $$ || echo 1)}
+echo "ZF_STOP_SEED=$ZF_STOP_SEED"
+
+options=("${tiny[@]}" --max_steps 120 --resume_from_checkpoint latest --save_strategy no)
+launch() { # launch RANKS FOLDER OPTION...: in the background, as $job
+    local n=$1 out=$2 launcher=()
+    shift 2
+    [ "$n" = 1 ] || launcher=(mpirun -n "$n" --oversubscribe --bind-to none)
+    "${launcher[@]}" "$train" "${options[@]}" --per_device_train_batch_size $((16 / n)) --output_dir "$out" "$@" \
+        >"$scratch/log" 2>&1 &
+    job=$!
+}
+has_step() { # has_step FOLDER STEP
+    grep -q "\"step\": $2," "$1/trainer_log.jsonl" 2>/dev/null
+}
+await_step() { # await_step FOLDER STEP: or the end of the job
+    while ! has_step "$1" "$2" && kill -0 "$job" 2>/dev/null; do sleep 0.01; done
+}
+pid_of() { # pid_of launcher|rank: a rank where there are several, else the program
+    local ranks=()
+    mapfile -t ranks < <(pgrep -P "$job" zf-train || true)
+    if [ "$1" = rank ] && [ ${#ranks[@]} -gt 0 ]; then
+        echo "${ranks[RANDOM % ${#ranks[@]}]}"
+    else
+        echo "$job"
+    fi
+}
+ends=()
+end_of() { # end_of SIGNAL PID: sends it and waits for the job, whose status is then in $status
+    local began=$EPOCHREALTIME
+    status=0
+    kill -"$1" "$2" 2>/dev/null || true
+    wait "$job" || status=$?
+    job=""
+    ends+=($(((${EPOCHREALTIME/./} - ${began/./}) / 1000)))
+}
+same() { # same FOLDER FOLDER: the model, each step once, and the final results but for times
+    cmp "$1/model.safetensors" "$2/model.safetensors" && compare "$1/trainer_log.jsonl" "$2/trainer_log.jsonl" 0 &&
+        diff <(grep -v -e runtime -e per_second "$1/all_results.json") \
+            <(grep -v -e runtime -e per_second "$2/all_results.json")
+}
+
+signals=0
+# interrupted NAME RANKS WHO SIGNALS OPTION...: stops the run with one signal after another, then lets it end.
+interrupted() {
+    local name=$1 n=$2 who=$3 list=$4 signal step=0 out
+    out=$scratch/out
+    shift 4
+    rm -rf "$out"
+    for signal in $list; do
+        launch "$n" "$out" "$@"
+        step=$((step + 1 + RANDOM % 25))
+        await_step "$out" $step
+        sleep "0.0$((RANDOM % 10))"
+        end_of "$signal" "$(pid_of "$who")"
+        signals=$((signals + 1))
+        [ "$status" != 0 ] || break
+        check "$name: SIG$signal: status 75" test "$status" = 75
+        check "$name: SIG$signal: says what is saved, and where" grep -q \
+            "^stopped by SIG$signal; $out/checkpoint-[0-9]* is written" "$scratch/log"
+        step=$(sed -n "s|^stopped by .*$out/checkpoint-\([0-9]*\) is written.*|\1|p" "$scratch/log")
+        check "$name: SIG$signal: it is there" test -s "$out/checkpoint-${step:-none}/trainer_state.json"
+        check "$name: SIG$signal: no model yet" test ! -e "$out/model.safetensors"
+        step=${step:-0}
+    done
+    launch "$n" "$out" "$@"
+    status=0
+    wait "$job" || status=$?
+    job=""
+    check "$name: goes on to its end" test "$status" = 0
+    check "$name: ends as if it had never stopped" same "$whole" "$out"
+}
+# whole_run RANKS OPTION...: what the interrupted ones are compared with, in $whole
+whole_run() {
+    whole=$scratch/whole
+    rm -rf "$whole"
+    launch "$1" "$whole" "${@:2}"
+    check "an uninterrupted run" wait "$job"
+    job=""
+}
+
+zenflow=(--config configs/zenflow.json)
+whole_run 1 "${zenflow[@]}"
+interrupted "one rank" 1 rank "TERM USR1 INT HUP" "${zenflow[@]}" --save_total_limit 1
+check "what was gone on from goes when a newer one has been" test "$(find "$scratch/out" -name 'checkpoint-*' | wc -l)" = 1
+whole_run 2 "${zenflow[@]}"
+interrupted "two ranks, by mpirun" 2 launcher "USR1 USR1" "${zenflow[@]}"
+interrupted "two ranks, one of them" 2 rank "TERM USR1" "${zenflow[@]}"
+# SIGTERM and SIGINT make mpirun end its job: it waits for this timeout, here ten seconds, sends its ranks SIGTERM, and
+# waits as long again before it kills them.
+for signal in TERM INT; do
+    rm -rf "$scratch/out"
+    export OMPI_MCA_odls_base_sigkill_timeout=10
+    launch 2 "$scratch/out" "${zenflow[@]}" --max_steps 1000000
+    unset OMPI_MCA_odls_base_sigkill_timeout
+    await_step "$scratch/out" 3
+    end_of $signal "$job"
+    unset 'ends[-1]'
+    check "SIG$signal to mpirun: status 1, its own" test "$status" = 1
+    check "SIG$signal to mpirun: says what is saved" grep -q '^stopped by SIGTERM; .* is written' "$scratch/log"
+    check "SIG$signal to mpirun: it is there" test -n "$(ls "$scratch"/out/checkpoint-*/trainer_state.json)"
+done
+best=(--config configs/adamw.json --load_best_model_at_end --eval_strategy steps --eval_steps 30 --save_strategy steps
+    --save_steps 30 --save_total_limit 1)
+whole_run 1 "${best[@]}"
+interrupted "the best model" 1 rank "TERM TERM" "${best[@]}"
+
+if [ "${ZF_LONG:-0}" = 1 ]; then
+    for n in 1 2; do
+        for engine in zenflow zenflow_auto zero_offload; do
+            whole_run $n --config configs/$engine.json
+            while [ $signals -lt $((11 + 7 * n)) ] || [ $((RANDOM % 3)) != 0 ]; do
+                interrupted "$engine on $n" $n rank "TERM USR1 TERM" --config configs/$engine.json
+                [ $signals -lt 50 ] || break
+            done
+        done
+    done
+    while [ $signals -lt 50 ]; do
+        interrupted "$engine on $n" $n rank "TERM INT TERM HUP" --config configs/$engine.json
+    done
+fi
+mapfile -t ends < <(printf '%s\n' "${ends[@]}" | sort -n)
+echo "$signals signals; from signal to exit: median ${ends[$((${#ends[@]} / 2))]} ms, longest ${ends[-1]} ms"
+
+# In the end, while the model is evaluated, there is nothing left to train.
+slow=("${zenflow[@]}" --max_steps 6 --max_eval_samples 800 --max_seq_length 128 --per_device_eval_batch_size 1)
+whole_run 1 "${slow[@]}"
+rm -rf "$scratch/out"
+launch 1 "$scratch/out" "${slow[@]}"
+await_step "$scratch/out" 6
+end_of TERM "$job"
+check "in the last evaluation: status 75" test "$status" = 75
+check "in the last evaluation: the last step is saved" test -d "$scratch/out/checkpoint-6"
+check "in the last evaluation: no results yet" test ! -e "$scratch/out/all_results.json"
+launch 1 "$scratch/out" "${slow[@]}"
+check "in the last evaluation: goes on to its end" wait "$job"
+check "in the last evaluation: ends as if it had never stopped" same "$whole" "$scratch/out"
+
+# The best model is loaded over a last step that has no checkpoint: there is nothing to save it from.
+rm -rf "$scratch/out"
+launch 1 "$scratch/out" "${slow[@]}" --load_best_model_at_end --eval_strategy steps --eval_steps 4 --save_strategy steps --save_steps 4
+await_step "$scratch/out" 6
+end_of TERM "$job"
+unset 'ends[-1]'
+check "in the best model's evaluation: the run comes to its end" test "$status" = 0
+check "in the best model's evaluation: with its results" test -s "$scratch/out/all_results.json"
+check "in the best model's evaluation: the last step is not saved" test ! -e "$scratch/out/checkpoint-6"
+
+# max_runtime counts from the program's start.
+whole_run 1 "${zenflow[@]}"
+rm -rf "$scratch/out"
+status=75
+for ((i = 0; i < 50 && status == 75; i++)); do
+    status=0
+    launch 1 "$scratch/out" "${zenflow[@]}" --max_runtime 0.5s
+    wait "$job" || status=$?
+    [ "$i" -gt 0 ] || check "max_runtime: says so" grep -q '^stopped by max_runtime; .* is written' "$scratch/log"
+done
+check "max_runtime: it took several starts" test "$i" -gt 1
+check "max_runtime: and they came to an end" test "$status" = 0
+check "max_runtime: ends as if it had never stopped" same "$whole" "$scratch/out"
+
+# Whoever reads what is printed may go: the run ends, its model is there, and its status tells.
+rm -rf "$scratch/out"
+job=""
+status=0
+{ "$train" "${options[@]}" "${zenflow[@]}" --output_dir "$scratch/out" 2>"$scratch/stderr" || echo $? >"$scratch/status"; } | head -n 1 >"$scratch/first"
+check "a broken pipe: status 1" test "$(cat "$scratch/status")" = 1
+check "a broken pipe: one sentence" grep -q '^zf-train: standard output could not be written whole' "$scratch/stderr"
+check "a broken pipe: the run came to its end" cmp "$whole/model.safetensors" "$scratch/out/model.safetensors"
+
+finish
