@@ -103,7 +103,7 @@ if [ ! -s "$preload" ] || nm -D "$train" | grep -q __asan_init; then
     finish
 fi
 check "how many there are" env LD_PRELOAD="$preload" ZF_FAIL_AT=0 ZF_COUNT_FILE="$scratch/count" "${run[@]}" \
-    --max_steps 1 --output_dir "$scratch/memory"
+    --device cpu --max_steps 1 --output_dir "$scratch/memory"
 count=$(cat "$scratch/count")
 samples=25
 [ "${ZF_LONG:-}" != 1 ] || samples=410
@@ -114,7 +114,7 @@ for ((i = 0; i < samples; i++)); do
     # Half of them at the beginning, where files are read.
     at=$((i % 2 ? 1 + i * count / samples : 1 + i * 2000 / samples)) status=0
     rm -rf "$scratch/less"
-    LD_PRELOAD="$preload" ZF_FAIL_AT=$at timeout 60 "${run[@]}" --max_steps 1 --output_dir "$scratch/less" \
+    LD_PRELOAD="$preload" ZF_FAIL_AT=$at timeout 60 "${run[@]}" --device cpu --max_steps 1 --output_dir "$scratch/less" \
         >"$scratch/stdout" 2>"$scratch/stderr" || status=$?
     if [ $status = 0 ] && cmp -s "$scratch/memory/model.safetensors" "$scratch/less/model.safetensors"; then
         continue

@@ -1,6 +1,7 @@
 /* Loaded before the C library (LD_PRELOAD): the ZF_FAIL_AT-th call for memory, counted from 1, that
  * comes from this program or the libraries that it reads with finds none; with ZF_FAIL_AT 0 none
- * fails, and ZF_COUNT_FILE gets their number. */
+ * fails, and ZF_COUNT_FILE gets their number. What comes before main does not count: there the CUDA
+ * runtime, which is a part of the program, makes itself ready. */
 #define _GNU_SOURCE
 #include <dlfcn.h>
 #include <errno.h>
@@ -21,6 +22,8 @@ static struct {
 static int n_ours;
 static atomic_long calls;
 static long fail_at = -1;
+static int (*their_main)(int, char **, char **);
+static int counts;
 
 static int note(struct dl_phdr_info *info, size_t size, void *context)
 {
@@ -59,12 +62,26 @@ __attribute__((destructor)) static void end(void)
 
 static int fails(char *caller)
 {
-    if (fail_at < 0)
+    if (fail_at < 0 || !counts)
         return 0;
     for (int i = 0; i < n_ours; i++)
         if (caller >= ours[i].first && caller < ours[i].last)
             return ++calls == fail_at && (errno = ENOMEM);
     return 0;
+}
+
+static int begin_main(int argc, char **argv, char **environment)
+{
+    counts = 1;
+    return their_main(argc, argv, environment);
+}
+
+int __libc_start_main(int (*main)(int, char **, char **), int argc, char **argv, void (*init)(void),
+                      void (*fini)(void), void (*rtld_fini)(void), void *stack_end)
+{
+    __typeof__(__libc_start_main) *start = dlsym(RTLD_NEXT, "__libc_start_main");
+    their_main = main;
+    return start(begin_main, argc, argv, init, fini, rtld_fini, stack_end);
 }
 
 void *malloc(size_t bytes)
