@@ -6,6 +6,9 @@
 #include <stdlib.h>
 #include <string.h>
 
+/* Steps that there can be: the ends of windows and updates are whole numbers too. */
+#define MOST_STEPS (INT32_MAX - 4 * ENGINE_MAX_INTERVAL)
+
 /* ---- counters ---- */
 
 /* Whole numbers, and one that is none, with single spaces between them and nothing behind. */
@@ -67,8 +70,8 @@ bool restore_counters(const struct engine *e, const char *text, struct restored 
     r->observed_steps = n[6];
     r->least_interval = n[7];
     r->chosen_in = n[8];
-    return r->step >= 0 && (is_warm_up(e, r) || is_schedule(e, r)) && is_choice(e, r) &&
-           within(r->skipped_in_a_row, 0, ENGINE_SKIPPED_LIMIT - 1) &&
+    return within(r->step, 0, MOST_STEPS) && (is_warm_up(e, r) || is_schedule(e, r)) &&
+           is_choice(e, r) && within(r->skipped_in_a_row, 0, ENGINE_SKIPPED_LIMIT - 1) &&
            within(r->observed_steps, 0, r->step) &&
            within(r->least_interval, 0, ENGINE_MAX_INTERVAL) && isfinite(r->lr) && r->lr >= 0;
 }
