@@ -37,7 +37,7 @@ check "a Llama of 7 billion parameters is planned" bash -c '
 check "without a folder for what it does not make" "$train" --plan h100 --task_name sst2 --config_name gpt \
     --tokenizer_name data/sample/tokenizer --data_dir data/sample
 check "what does not fit is planned, and its row says so" bash -c '
-    "$1" train --plan a100-40gb --preset gpt-6.7b --method staggered --ranks 4 --steps 8 >"$2/large" &&
+    "$1" train --plan a100-40gb --preset gpt-6.7b --seqs 64 --method staggered --ranks 4 --steps 8 >"$2/large" &&
     grep -Eq "^ZenFlow, staggered .* [0-9.]+ +does not fit: it needs [0-9.]+ GB" "$2/large" &&
     grep -q "critical path" "$2/large"' _ "$bench" "$scratch"
 table() { # table METHOD RANKS: what the table of a plan says is so, and of this plan
@@ -167,15 +167,16 @@ as_planned() { # as_planned RANKS [MACHINE PROGRAM DEVICE]
         figures plan "$bench" train --plan "$scratch/$machine$1.json" --ranks "$1" &&
         paste "$scratch/run.txt" "$scratch/plan.txt" && cmp "$scratch/run.txt" "$scratch/plan.txt"
 }
-# All of whose matrices divide: one call for each and its gradient, however many ranks there are.
+# All of whose matrices divide: one call for each and its gradient, however many ranks there are. A rank of eight
+# may own no rows of a group, and then sends none.
 launches() { # launches RANKS: of a step in stage 3
     "$bench" train --plan h100 --ranks "$1" --preset gpt --seqs 2 --method staggered --topk_ratio 0 --stage 3 \
         --steps 8 --json "$scratch/launches.json" >/dev/null &&
         python3 -c 'import json, sys; print(json.load(open(sys.argv[1]))["methods"][0]["plan"]["launches"])' \
             "$scratch/launches.json"
 }
-check "launches of a step do not depend on how many ranks divide parameters" bash -c '
-    [ -n "$1" ] && [ "$1" = "$2" ] && [ "$1" = "$3" ] || { echo "of 2, 4 and 8 ranks: $1, $2, $3"; exit 1; }' _ \
+check "launches of a step do not grow with the ranks that divide parameters" bash -c '
+    [ -n "$1" ] && [ "$1" = "$2" ] && [ "${1%.*}" -ge "${3%.*}" ] || { echo "of 2, 4 and 8 ranks: $1, $2, $3"; exit 1; }' _ \
     "$(launches 2)" "$(launches 4)" "$(launches 8)"
 places=()
 # With several ranks it is chance which of them owns the important channels: there are none then.
