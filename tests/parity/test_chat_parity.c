@@ -1,5 +1,6 @@
 /* Conversations beside Transformers' apply_chat_template: texts, ids, and which ids are answers.
  * Fixtures: make_chat.py. */
+#include "tests/folder.h"
 #include "tests/testing.h"
 
 #include "data/alloc.h"
@@ -9,8 +10,6 @@
 #include "data/json.h"
 
 #define FIXTURES ZF_TESTS_DIR "/fixtures"
-
-static char folder[] = "/tmp/zf-test-chat-XXXXXX";
 
 static void copy_into(const char *from, const char *name)
 {
@@ -209,19 +208,6 @@ static void refuses_conversations(void **state)
         chat_template_free(&c);
         tokenizer_free(t);
     }
-}
-
-static int make_folder(void **state)
-{
-    (void)state;
-    return mkdtemp(folder) ? 0 : -1;
-}
-
-static int remove_folder(void **state)
-{
-    (void)state;
-    struct zf_error err;
-    return file_remove_directory(folder, &err) ? 0 : -1;
 }
 
 int main(void)

@@ -1,4 +1,5 @@
 /* data/folder_lock: one holder at a time, who is named; whoever is dead holds nothing. */
+#include "tests/folder.h"
 #include "tests/testing.h"
 
 #include "data/alloc.h"
@@ -7,8 +8,6 @@
 
 #include <signal.h>
 #include <sys/wait.h>
-
-static char folder[] = "/tmp/zf-test-lock-XXXXXX";
 
 /* Another process that takes the lock and waits until it is killed. */
 static pid_t holder(void)
@@ -108,19 +107,6 @@ static void follows_no_link(void **state)
     assert_false(file_exists("/tmp/zf-test-lock-elsewhere"));
     unlink(path);
     free(path);
-}
-
-static int make_folder(void **state)
-{
-    (void)state;
-    return mkdtemp(folder) ? 0 : -1;
-}
-
-static int remove_folder(void **state)
-{
-    (void)state;
-    struct zf_error err;
-    return file_remove_directory(folder, &err) ? 0 : -1;
 }
 
 int main(void)

@@ -1,11 +1,11 @@
 /* data/table, data/own: the four formats, the columns that are taken for text and label, labels in
  * their order, and every fault. */
+#include "tests/folder.h"
 #include "tests/testing.h"
 
 #include "data/file.h"
 #include "data/own.h"
 
-static char folder[] = "/tmp/zf-test-own-XXXXXX";
 static char path[sizeof folder + 32];
 
 /* Writes FOLDER/name, which `path` is then. */
@@ -314,19 +314,6 @@ static void holds_out(void **state)
     assert_true(spread);
     glue_free(&from);
     glue_free(&to);
-}
-
-static int make_folder(void **state)
-{
-    (void)state;
-    return mkdtemp(folder) ? 0 : -1;
-}
-
-static int remove_folder(void **state)
-{
-    (void)state;
-    struct zf_error err;
-    return file_remove_directory(folder, &err) ? 0 : -1;
 }
 
 int main(void)

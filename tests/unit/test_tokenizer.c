@@ -1,5 +1,6 @@
 /* data/tokenizer: which files are chosen, what malformed ones are told, bytes that are no text,
  * decoding, saving, and encoding from many threads. */
+#include "tests/folder.h"
 #include "tests/testing.h"
 
 #include "data/alloc.h"
@@ -12,23 +13,6 @@
 
 #define FIXTURES ZF_TESTS_DIR "/fixtures/tokenizer"
 #define SAMPLE   ZF_TESTS_DIR "/../data/sample/tokenizer"
-
-/* The folder that a test fills; empty when it starts. */
-static char folder[64];
-
-static int make_folder(void **state)
-{
-    (void)state;
-    strcpy(folder, "/tmp/zf-test-tokenizer-XXXXXX");
-    return mkdtemp(folder) ? 0 : -1;
-}
-
-static int remove_folder(void **state)
-{
-    (void)state;
-    struct zf_error err;
-    return file_remove_directory(folder, &err) ? 0 : -1;
-}
 
 static void put(const char *name, const char *text)
 {
