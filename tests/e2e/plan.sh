@@ -178,6 +178,20 @@ launches() { # launches RANKS: of a step in stage 3
 check "launches of a step do not grow with the ranks that divide parameters" bash -c '
     [ -n "$1" ] && [ "$1" = "$2" ] && [ "${1%.*}" -ge "${3%.*}" ] || { echo "of 2, 4 and 8 ranks: $1, $2, $3"; exit 1; }' _ \
     "$(launches 2)" "$(launches 4)" "$(launches 8)"
+# State of channels that change sides goes beside the passes, wherever windows are: the steps of a choice and
+# those behind it take as long as the others.
+steady() { # steady OPTION...: of a plan in which state moves
+    "$bench" train --plan h100 --preset gpt2-xl --seqs 4 --length 512 --method staggered --update_interval 4 \
+        --select_interval 16 --steps 20 --dropout 0 --json "$scratch/steady.json" "$@" >/dev/null &&
+        python3 -c '
+import json, sys
+plan = json.load(open(sys.argv[1]))["methods"][0]["plan"]
+print(plan["median_seconds"], plan["worst_seconds"], plan["bytes_moved"])
+assert plan["bytes_moved"] > 1e7 and plan["worst_seconds"] <= 1.1 * plan["median_seconds"], plan
+' "$scratch/steady.json"
+}
+check "a choice makes no step longer, windows on the device" steady --accumulate device
+check "on the host" steady --accumulate host
 places=()
 # With several ranks it is chance which of them owns the important channels: there are none then.
 for method_of in "offload 0.05 device" "staggered 0.05 device" "staggered 0.05 host"; do

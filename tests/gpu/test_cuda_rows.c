@@ -43,7 +43,7 @@ static size_t first_of(int k)
 
 static unsigned char place_of(int k, int row, uint32_t key)
 {
-    return (unsigned char)(random_bits((size_t)(k * MOST_ROWS + row), key) % 4);
+    return (unsigned char)(random_bits((size_t)(k * MOST_ROWS + row), key) % CHANNEL_PLACES);
 }
 
 static struct matrix_part part_of(int k)
@@ -331,6 +331,79 @@ static void rows_are_copied(void **state)
             copy_with(row_bytes[i], i == 5 && form & 1 ? 2 : 0, form & 1, form & 2, form & 4);
 }
 
+/* State of 40 channels of matrices that differ leaves slots, or comes to them. */
+static void carry(bool to_slots, bool on_device)
+{
+    enum { N = 40, SLOTS = 53, MATRICES = 5, PLACE = 9300, MOST = 3100 };
+    static const int cols[MATRICES] = {33, 8, 1, MOST, 516};
+    struct carried_row rows[N];
+    struct matrix_rows here[MATRICES], there[MATRICES];
+    float *state[MATRICES][3], *copy[MATRICES][3];
+    const size_t n = (size_t)N * PLACE;
+    float *packed = random_array(n, 9);
+    char *memory = memory_on(on_device, packed, sizeof *packed * n);
+    for (int k = 0; k < MATRICES; k++) {
+        const size_t elements = (size_t)(SLOTS * cols[k]);
+        for (int part = 0; part < 3; part++) {
+            state[k][part] = random_array(elements, (uint32_t)(3 * k + part));
+            copy[k][part] = cuda_upload(cuda, state[k][part], sizeof(float) * elements);
+        }
+        here[k] = (struct matrix_rows){
+            .master = state[k][0], .m = state[k][1], .v = state[k][2], .cols = cols[k]};
+        there[k] = (struct matrix_rows){
+            .master = copy[k][0], .m = copy[k][1], .v = copy[k][2], .cols = cols[k]};
+    }
+    for (int i = 0; i < N; i++)
+        rows[i] = (struct carried_row){i % MATRICES, (i * 7 + 5) % SLOTS, -1, (N - 1 - i) * PLACE};
+    const struct matrix_batch host = {.matrices = here, .n = MATRICES};
+    const struct matrix_batch device = matrix_batch_upload(cuda, there, MATRICES);
+    struct carried_row *list = cuda_upload(cuda, rows, sizeof rows);
+    const struct carried_rows carried = {rows, N, packed, n, false};
+    const struct carried_rows carried_there = {list, N, (float *)memory, n, on_device};
+    cpu->row_ops->carry_rows(cpu->compute, &host, &carried, to_slots);
+    cuda->row_ops->carry_rows(cuda->compute, &device, &carried_there, to_slots);
+    for (int i = 0; i < 3 * MATRICES; i++) {
+        const size_t bytes = sizeof(float) * (size_t)(SLOTS * cols[i / 3]);
+        float *got = off_device(copy[i / 3][i % 3], bytes);
+        assert_memory_equal(got, state[i / 3][i % 3], bytes);
+        free(got);
+        free(state[i / 3][i % 3]);
+    }
+    assert_memory_is(on_device, memory, packed, sizeof *packed * n);
+    cuda->release((void *)device.matrices);
+    cuda->release(list);
+    free(packed);
+}
+
+static void state_is_carried(void **state)
+{
+    (void)state;
+    for (int form = 0; form < 4; form++)
+        carry(form & 1, form & 2);
+}
+
+static void places_change(void **state)
+{
+    (void)state;
+    enum { N = 700, CHANNELS = 1500 };
+    unsigned char *place = (unsigned char *)random_array(CHANNELS / 4, 1);
+    int *slot = (int *)random_array(CHANNELS, 2);
+    unsigned char *place_there = cuda_upload(cuda, place, CHANNELS);
+    int *slot_there = cuda_upload(cuda, slot, sizeof *slot * CHANNELS);
+    struct channel_change changes[N];
+    for (int i = 0; i < N; i++)
+        changes[i] = (struct channel_change){(i * 7 + 3) % CHANNELS, i % CHANNEL_PLACES, i - 1};
+    struct channel_change *changes_there = cuda_upload(cuda, changes, sizeof changes);
+    cpu->row_ops->change_places(cpu->compute, place, slot, changes, N);
+    cuda->row_ops->change_places(cuda->compute, place_there, slot_there, changes_there, N);
+    place_there = off_device(place_there, CHANNELS);
+    slot_there = off_device(slot_there, sizeof *slot * CHANNELS);
+    assert_memory_equal(place_there, place, CHANNELS);
+    assert_memory_equal(slot_there, slot, sizeof *slot * CHANNELS);
+    cuda->release(changes_there);
+    free(place), free(slot), free(place_there), free(slot_there);
+}
+
 /* Whether an element's row is in a group, and deferred. */
 static bool *in_group(const struct rows_case *c, uint32_t key, int group)
 {
@@ -449,6 +522,10 @@ static void nothing_of_nothing(void **state)
     }
     row_ops->copy_rows(s, x, NULL, host, NULL, 0, 4);
     row_ops->select_rows(s, (unsigned char *)x, x, 0, 0);
+    const struct carried_rows nobody = {.state = x, .on_device = true};
+    const struct matrix_batch all = matrix_batch_part(rows, table, 0, 2);
+    row_ops->carry_rows(s, &all, &nobody, true);
+    row_ops->change_places(s, (unsigned char *)x, (int *)x, NULL, 0);
     x = off_device(x, sizeof values);
     assert_memory_equal(x, values, sizeof values);
     assert_memory_equal(host, values, sizeof values);
@@ -463,6 +540,7 @@ int main(void)
         cmocka_unit_test(rows_gather),        cmocka_unit_test(rows_are_staged),
         cmocka_unit_test(rows_leave),         cmocka_unit_test(rows_arrive),
         cmocka_unit_test(rows_are_copied),    cmocka_unit_test(events_order_streams),
+        cmocka_unit_test(state_is_carried),   cmocka_unit_test(places_change),
         cmocka_unit_test(nothing_of_nothing),
     };
     run_in_every_order("cuda_rows", tests);
