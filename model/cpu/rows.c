@@ -315,3 +315,22 @@ void cpu_change_places(struct stream *s, unsigned char *place, int *slot,
         slot[changes[i].channel] = changes[i].slot;
     }
 }
+
+void cpu_share_rows(struct stream *s, const struct matrix_batch *batch,
+                    const struct shared_rows *shared, bool pack)
+{
+    (void)s;
+#pragma omp parallel for schedule(static) if ((long)shared->n_pieces * ROW_PIECE >                 \
+                                              PARALLEL_ELEMENTS)
+    for (int i = 0; i < shared->n_runs; i++) {
+        const struct shared_run *run = &shared->runs[i];
+        const struct matrix_rows *m = &batch->matrices[run->matrix];
+        const size_t cols = (size_t)m->cols;
+        for (int k = 0; k < run->n; k++) {
+            float *packed = (float *)shared->memory + run->at + (size_t)k * cols;
+            float *value =
+                (float *)m->values + (shared->rows[run->first + k] - m->part.first) * (long)cols;
+            memcpy(pack ? packed : value, pack ? value : packed, sizeof(float) * cols);
+        }
+    }
+}

@@ -414,3 +414,57 @@ void cuda_change_places(struct stream *s, unsigned char *place, int *slot,
     if (n > 0)
         LAUNCH(change_kernel, divide_up(n, BLOCK), BLOCK, 0, s, place, slot, changes, n);
 }
+
+/* The run that a piece is in: the last of those that do not begin behind it. */
+__device__ static inline const shared_run &run_of(const shared_run *runs, int n, int piece)
+{
+    int low = 0;
+    while (n - low > 1) {
+        const int middle = (low + n) / 2;
+        if (runs[middle].first_piece <= piece)
+            low = middle;
+        else
+            n = middle;
+    }
+    return runs[low];
+}
+
+/* Limit: memory. Reads and writes each element once. */
+template <bool packs>
+__global__ static void __launch_bounds__(BLOCK)
+    share_kernel(const matrix_rows *__restrict__ matrices, const shared_run *__restrict__ runs,
+                 int n_runs, const int *__restrict__ rows, int first, int n_pieces, bf16 *memory)
+{
+    for (int piece = first_piece(); piece < n_pieces; piece += piece_stride()) {
+        const shared_run &run = run_of(runs, n_runs, first + piece);
+        const matrix_rows &m = matrices[run.matrix];
+        const int per_row = (m.cols + ROW_PIECE - 1) / ROW_PIECE;
+        const int at = first + piece - run.first_piece, k = at / per_row;
+        const int begin = (at - k * per_row) * ROW_PIECE;
+        const int end = begin + ROW_PIECE < m.cols ? begin + ROW_PIECE : m.cols;
+        bf16 *packed = memory + run.at + (size_t)k * m.cols;
+        bf16 *value = (bf16 *)m.values + (long)(rows[run.first + k] - m.part.first) * m.cols;
+        bf16 *to = packs ? packed : value;
+        const bf16 *from = packs ? value : packed;
+        if (fits_pack<8>(to, 16, m.cols) && fits_pack<8>(from, 16, m.cols))
+            transfer_piece<8, false>(to, from, begin, end, 1);
+        else
+            transfer_piece<1, false>(to, from, begin, end, 1);
+    }
+}
+
+void cuda_share_rows(struct stream *s, const struct matrix_batch *batch,
+                     const struct shared_rows *shared, bool pack)
+{
+    const int blocks = blocks_for(shared->n_pieces, 8 * cuda_multiprocessors());
+    if (shared->n_pieces == 0)
+        return;
+    if (pack)
+        LAUNCH((share_kernel<true>), blocks, BLOCK, 0, s, batch->matrices, shared->runs,
+               shared->n_runs, shared->rows, shared->first_piece, shared->n_pieces,
+               (bf16 *)shared->memory);
+    else
+        LAUNCH((share_kernel<false>), blocks, BLOCK, 0, s, batch->matrices, shared->runs,
+               shared->n_runs, shared->rows, shared->first_piece, shared->n_pieces,
+               (bf16 *)shared->memory);
+}

@@ -109,6 +109,23 @@ static inline void packed_positions(const struct packed_rows *p, const struct ma
     *high = end > m->packed ? (int)((end - m->packed + cols - 1) / cols) : 0;
 }
 
+/* Rows of one matrix that changed on one rank, as they lie packed one behind the other. */
+struct shared_run {
+    int matrix;      /* in the batch */
+    int first, n;    /* of shared_rows.rows */
+    int first_piece; /* how many (ROW_PIECE columns) the runs before this one have */
+    size_t at;       /* where it begins in packed memory, in elements */
+};
+
+/* Some runs, with at least one row each. */
+struct shared_rows {
+    const struct shared_run *runs; /* (n_runs) device memory */
+    int n_runs;
+    const int *rows;           /* device memory: rows, counted from the first of all ranks' */
+    int first_piece, n_pieces; /* of these runs */
+    void *memory;              /* device memory */
+};
+
 /* Blocks, and so multiprocessors at most, of a GPU's operators that read or write the host's memory
  * beside the model's. */
 #define ROW_SIDE_BLOCKS 32
@@ -186,6 +203,11 @@ typedef void op_carry_rows(struct stream *s, const struct matrix_batch *batch,
 typedef void op_change_places(struct stream *s, unsigned char *place, int *slot,
                               const struct channel_change *changes, int n);
 
+/* Changed rows of `values`, whichever rank owns them, into packed memory, or out of it. Matrices
+ * hold all ranks' rows. */
+typedef void op_share_rows(struct stream *s, const struct matrix_batch *batch,
+                           const struct shared_rows *shared, bool pack);
+
 /* All of them, as MODEL_OPERATORS. */
 #define ROW_OPERATORS(X)                                                                           \
     X(take_rows)                                                                                   \
@@ -199,7 +221,8 @@ typedef void op_change_places(struct stream *s, unsigned char *place, int *slot,
     X(show_rows)                                                                                   \
     X(copy_rows)                                                                                   \
     X(carry_rows)                                                                                  \
-    X(change_places)
+    X(change_places)                                                                               \
+    X(share_rows)
 
 /* A device's. */
 struct row_ops {

@@ -419,6 +419,16 @@ static void change_places(struct stream *s, unsigned char *place, int *slot,
     plan_operate(s, "change places", NORMS, cost_copy_rows((double)sizeof *changes * n), false);
 }
 
+static void share_rows(struct stream *s, const struct matrix_batch *batch,
+                       const struct shared_rows *shared, bool pack)
+{
+    double elements = 0;
+    (void)pack;
+    for (int i = 0; i < shared->n_runs; i++)
+        elements += (double)shared->runs[i].n * batch->matrices[shared->runs[i].matrix].cols;
+    plan_operate(s, "copy rows", OTHER, cost_copy_rows(element(s) * elements), false);
+}
+
 #define X(name) .name = name,
 const struct ops plan_ops = {MODEL_OPERATORS(X).attention_cached = NULL};
 const struct row_ops plan_row_ops = {ROW_OPERATORS(X)};

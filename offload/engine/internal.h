@@ -326,6 +326,8 @@ struct sharing {
     size_t bytes;
     int *rows; /* (n_channels) which rows they are, device */
     int *rows_host;
+    struct shared_run *runs; /* (n_matrices, ranks) where they lie, device */
+    struct shared_run *runs_host;
     struct comm_share *parts; /* (ranks) where each rank's are */
     size_t bytes_gathered;    /* other ranks' that have come since they were asked for */
 };

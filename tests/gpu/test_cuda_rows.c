@@ -382,6 +382,72 @@ static void state_is_carried(void **state)
         carry(form & 1, form & 2);
 }
 
+/* Rows that changed of matrices that are aligned for wide packs or not, some longer than a piece,
+ * go into memory or come out of it; from a run in the middle on. */
+static void share(bool pack, int from)
+{
+    enum { MATRICES = 4, ROWS_OF = 9, OWNED = 2, MOST = 1100, STRIDE = ROWS_OF * (MOST + 8) };
+    static const int cols[MATRICES] = {8, 33, MOST, 1};
+    static const size_t starts[MATRICES] = {0, 1, 8, 3};
+    enum { N = MATRICES * STRIDE };
+    struct shared_run runs[MATRICES];
+    int rows[4 * MATRICES], n_rows = 0, pieces = 0;
+    float *values = random_array(N, 1), *packed = random_array(N, 2);
+    uint16_t *half = rounded(values, N), *half_packed = rounded(packed, N);
+    for (int i = 0; i < N; i++) { /* the CPU device's are fp32 */
+        values[i] = bf16_to_f32(half[i]);
+        packed[i] = bf16_to_f32(half_packed[i]);
+    }
+    uint16_t *there = cuda_upload(cuda, half, sizeof *half * N);
+    uint16_t *memory = cuda_upload(cuda, half_packed, sizeof *half * N);
+    struct matrix_rows on_cpu[MATRICES], on_cuda[MATRICES];
+    for (int k = 0; k < MATRICES; k++) {
+        const size_t at = (size_t)(k * STRIDE) + starts[k];
+        runs[k] = (struct shared_run){k, n_rows, 1 + k % 3, pieces, at};
+        for (int i = 0; i < runs[k].n; i++)
+            rows[n_rows++] = (2 + 3 * i + k) % ROWS_OF;
+        pieces += runs[k].n * ((cols[k] + ROW_PIECE - 1) / ROW_PIECE);
+        on_cpu[k] = (struct matrix_rows){
+            .values = values + at + OWNED * cols[k], .cols = cols[k], .part = {.first = OWNED}};
+        on_cuda[k] = on_cpu[k];
+        on_cuda[k].values = there + at + OWNED * cols[k];
+    }
+    const struct matrix_batch host = {.matrices = on_cpu, .n = MATRICES};
+    const struct matrix_batch device = matrix_batch_upload(cuda, on_cuda, MATRICES);
+    struct shared_run *runs_there = cuda_upload(cuda, runs, sizeof runs);
+    int *rows_there = cuda_upload(cuda, rows, sizeof rows);
+    struct shared_rows shared = {.runs = runs + from,
+                                 .n_runs = MATRICES - from,
+                                 .rows = rows,
+                                 .first_piece = runs[from].first_piece,
+                                 .n_pieces = pieces - runs[from].first_piece,
+                                 .memory = packed};
+    cpu->row_ops->share_rows(cpu->compute, &host, &shared, pack);
+    shared.runs = runs_there + from;
+    shared.rows = rows_there;
+    shared.memory = memory;
+    cuda->row_ops->share_rows(cuda->compute, &device, &shared, pack);
+    free(half), free(half_packed);
+    half = rounded(values, N);
+    half_packed = rounded(packed, N);
+    there = off_device(there, sizeof *half * N);
+    memory = off_device(memory, sizeof *half * N);
+    assert_memory_equal(there, half, sizeof *half * N);
+    assert_memory_equal(memory, half_packed, sizeof *half * N);
+    cuda->release((void *)device.matrices);
+    cuda->release(runs_there);
+    cuda->release(rows_there);
+    free(values), free(packed), free(half), free(half_packed), free(there), free(memory);
+}
+
+static void rows_are_shared(void **state)
+{
+    (void)state;
+    for (int from = 0; from < 4; from += 2)
+        for (int pack = 0; pack < 2; pack++)
+            share(pack, from);
+}
+
 static void places_change(void **state)
 {
     (void)state;
@@ -537,11 +603,11 @@ static void nothing_of_nothing(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(rows_gather),        cmocka_unit_test(rows_are_staged),
-        cmocka_unit_test(rows_leave),         cmocka_unit_test(rows_arrive),
-        cmocka_unit_test(rows_are_copied),    cmocka_unit_test(events_order_streams),
-        cmocka_unit_test(state_is_carried),   cmocka_unit_test(places_change),
-        cmocka_unit_test(nothing_of_nothing),
+        cmocka_unit_test(rows_gather),      cmocka_unit_test(rows_are_staged),
+        cmocka_unit_test(rows_leave),       cmocka_unit_test(rows_arrive),
+        cmocka_unit_test(rows_are_copied),  cmocka_unit_test(events_order_streams),
+        cmocka_unit_test(state_is_carried), cmocka_unit_test(places_change),
+        cmocka_unit_test(rows_are_shared),  cmocka_unit_test(nothing_of_nothing),
     };
     run_in_every_order("cuda_rows", tests);
 }

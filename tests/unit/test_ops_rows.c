@@ -805,6 +805,45 @@ static void state_is_carried(void **state)
     carry(true);
 }
 
+/* Rows of two matrices that changed, of which a rank owns those from row 3 on, go into memory and
+ * back to others' values: those of runs that are given, and no more. */
+static void rows_are_shared(void **state)
+{
+    (void)state;
+    enum { COLS = 9, LONG = 2 * ROW_PIECE + 1, ROWS_OF = 8, OWNED = 3 };
+    const int rows[] = {1, 4, 7, 0, 3, 6};
+    const struct shared_run runs[] = {{0, 0, 2, 0, 0}, {1, 2, 1, 2, 50}, {1, 4, 2, 5, 50 + LONG}};
+    const size_t n = 50 + 3 * LONG;
+    for (int form = 0; form < 4; form++) {
+        const bool pack = form & 1, all = form & 2;
+        float *values = random_array(ROWS_OF * (COLS + LONG), 1), *packed = random_array(n, 2);
+        float *right = copy_of(values, sizeof(float) * ROWS_OF * (COLS + LONG));
+        float *right_packed = copy_of(packed, sizeof(float) * n);
+        struct matrix_rows m[2] = {
+            {.values = values + OWNED * COLS, .cols = COLS, .part = {.first = OWNED}},
+            {.values = values + ROWS_OF * COLS, .cols = LONG}};
+        for (int i = all ? 0 : 1; i < 3; i++)
+            for (int k = 0; k < runs[i].n; k++) {
+                const size_t cols = runs[i].matrix ? LONG : COLS;
+                float *row = right + (runs[i].matrix ? ROWS_OF * COLS : 0) +
+                             (size_t)rows[runs[i].first + k] * cols;
+                float *place = right_packed + runs[i].at + (size_t)k * cols;
+                memcpy(pack ? place : row, pack ? row : place, sizeof(float) * cols);
+            }
+        const struct matrix_batch batch = {.matrices = m, .n = 2};
+        const struct shared_rows shared = {.runs = all ? runs : runs + 1,
+                                           .n_runs = all ? 3 : 2,
+                                           .rows = rows,
+                                           .first_piece = all ? 0 : 2,
+                                           .n_pieces = all ? 11 : 9,
+                                           .memory = packed};
+        ROW_OPS->share_rows(COMPUTE, &batch, &shared, pack);
+        assert_memory_equal(values, right, sizeof(float) * ROWS_OF * (COLS + LONG));
+        assert_memory_equal(packed, right_packed, sizeof(float) * n);
+        free(values), free(packed), free(right), free(right_packed);
+    }
+}
+
 static void places_change(void **state)
 {
     (void)state;
@@ -916,14 +955,23 @@ static void same_bits_on_any_threads(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(adamw_on_rows),       cmocka_unit_test(adamw_skips_a_step),
-        cmocka_unit_test(norms_are_summed_up), cmocka_unit_test(greatest_rows_are_chosen),
-        cmocka_unit_test(rows_are_taken),      cmocka_unit_test(norms_are_those_of_any_batch),
-        cmocka_unit_test(tables_are_numbered), cmocka_unit_test(rows_gather),
-        cmocka_unit_test(rows_are_staged),     cmocka_unit_test(rows_leave),
-        cmocka_unit_test(rows_arrive),         cmocka_unit_test(rows_are_copied),
-        cmocka_unit_test(state_is_carried),    cmocka_unit_test(places_change),
-        cmocka_unit_test(nothing_of_nothing),  cmocka_unit_test(same_bits_on_any_threads),
+        cmocka_unit_test(adamw_on_rows),
+        cmocka_unit_test(adamw_skips_a_step),
+        cmocka_unit_test(norms_are_summed_up),
+        cmocka_unit_test(greatest_rows_are_chosen),
+        cmocka_unit_test(rows_are_taken),
+        cmocka_unit_test(norms_are_those_of_any_batch),
+        cmocka_unit_test(tables_are_numbered),
+        cmocka_unit_test(rows_gather),
+        cmocka_unit_test(rows_are_staged),
+        cmocka_unit_test(rows_leave),
+        cmocka_unit_test(rows_arrive),
+        cmocka_unit_test(rows_are_copied),
+        cmocka_unit_test(state_is_carried),
+        cmocka_unit_test(places_change),
+        cmocka_unit_test(rows_are_shared),
+        cmocka_unit_test(nothing_of_nothing),
+        cmocka_unit_test(same_bits_on_any_threads),
     };
     return cmocka_run_group_tests_name("ops_rows", tests, set_up, NULL);
 }
