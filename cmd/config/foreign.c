@@ -37,7 +37,7 @@ static const struct config_foreign special[] = {
     {REFUSED(ARG("neftune_noise_alpha"), NOT_HERE)},
     {REFUSED(ARG("auto_find_batch_size"), NOT_HERE)},
     {ONLY(ARG("past_index"), "-1", NOT_HERE)},
-    {REFUSED(ARG("fsdp"), "use zero_optimization")},
+    {REFUSED(ARG("fsdp"), "there is no FSDP here: use zero_optimization")},
     {REFUSED(ARG("parallelism_config"), "there is data parallelism alone")},
     /* any block but one that splits batches; and no file */
     {ONLY(ARG("accelerator_config"), "!(*\"split_batches\":true*|*[!}])",
@@ -57,10 +57,8 @@ static const struct config_foreign special[] = {
     {REFUSED(ARG("label_names"), "the labels are the task's column")},
 
     /* or what a run reports and leaves behind, and when */
-    {ONLY(ARG("logging_strategy"), "steps", "the log is written every logging_steps")},
     {REFUSED(ARG("eval_on_start"),
              "nothing is evaluated before the first step: a run with do_eval alone does that")},
-    {REFUSED(ARG("eval_delay"), "eval_strategy evaluates from the beginning")},
     {REFUSED(ARG("prediction_loss_only"), "an evaluation has the task's metrics")},
     {REFUSED(ARG("batch_eval_metrics"), "metrics are over the whole split")},
     {REFUSED(ARG("save_only_model"), "a checkpoint has all that it takes to go on: for the model "
@@ -72,12 +70,10 @@ static const struct config_foreign special[] = {
                                  "which \"hf upload\" takes")},
     {REFUSED(ARG("debug"), NOT_HERE)},
 
-    /* and those that would not */
-    {NOTED(ARG("pad_to_max_length"), "there is no padding here")},
-    {NOTED(ARG("length_column_name"), "there is no padding here")},
-    {NOTED(ARG("report_to"), "use csv_monitor or trainer_log.jsonl")},
-    {NOTED(ARG("tf32"), "products are of bf16 on a GPU, and of fp32 elsewhere")},
-    {NOTED(ARG("full_determinism"), "every run is deterministic")},
+    /* and some which would not */
+    {.name = ARG("local_rank"),
+     .harmless = "@(-1|0)",
+     .note = "mpirun or the queue says which rank this is"},
     {.name = "wall_clock_breakdown",
      .note = "trainer_log.jsonl has the time of a step, and trace that of its parts"},
     {.name = ZERO "offload_optimizer.pin_memory",
@@ -121,25 +117,52 @@ static const struct config_foreign special[] = {
     {NOTED("optimizer.params.max_grad_norm", "use gradient_clipping")},
 };
 
-/* What has no bearing on a run here, names with a space behind each: Transformers' ... */
-static const char ignored_arguments[] =
-    "fp16_opt_level half_precision_backend gradient_checkpointing_kwargs "
-    "activation_checkpointing_kwargs torch_compile torch_compile_backend torch_compile_mode "
-    "torch_empty_cache_steps use_liger_kernel liger_kernel_config use_cache logging_dir "
-    "logging_nan_inf_filter log_on_each_node log_level log_level_replica "
-    "include_num_input_tokens_seen include_tokens_per_second include_for_metrics run_name "
-    "project eval_accumulation_steps eval_do_concat_batches eval_use_gather_object hub_model_id "
-    "hub_strategy hub_token hub_private_repo hub_always_push hub_revision fsdp_config "
-    "dataloader_num_workers dataloader_pin_memory dataloader_persistent_workers "
-    "dataloader_prefetch_factor remove_unused_columns ddp_find_unused_parameters "
-    "ddp_bucket_cap_mb ddp_broadcast_buffers ddp_backend skip_memory_metrics "
-    "local_rank cache_dir overwrite_cache use_fast_tokenizer token trust_remote_code "
-    "dataloader_multiprocessing_context dataloader_in_order ddp_static_graph trackio_space_id "
-    "trackio_bucket_id trackio_static_space_id restore_callback_states_from_checkpoint "
-    "use_auth_token jit_mode_eval tpu_num_cores tpu_metrics_debug fsdp_min_num_params "
-    "fsdp_transformer_layer_cls_to_wrap use_legacy_prediction_loop include_inputs_for_metrics "
-    "fp16_backend push_to_hub_model_id push_to_hub_organization push_to_hub_token mp_parameters "
-    "torchdynamo ray_scope ";
+/* What has no bearing on a run here, and why: names with a space behind each, and those whose
+ * default is not false, 0 or "none" with it. Transformers' ... */
+static const struct {
+    const char *why, *names;
+} idle_arguments[] = {
+    {"there is no padding here", "pad_to_max_length=true length_column_name=length "},
+    {"products are of bf16 on a GPU, and of fp32 elsewhere", "tf32 "},
+    {"every run is deterministic", "full_determinism "},
+    {"it is one of PyTorch's ways to the same numbers",
+     "torch_compile torch_compile_backend torch_compile_mode torch_empty_cache_steps "
+     "use_liger_kernel liger_kernel_config use_cache gradient_checkpointing_kwargs "
+     "activation_checkpointing_kwargs jit_mode_eval torchdynamo mp_parameters "},
+    {"it belongs to fp16, which is refused",
+     "fp16_opt_level=O1 half_precision_backend fp16_backend "},
+    {"all data are in memory before the first step",
+     "dataloader_num_workers dataloader_pin_memory=true dataloader_persistent_workers "
+     "dataloader_prefetch_factor dataloader_multiprocessing_context dataloader_in_order=true "
+     "remove_unused_columns=true overwrite_cache "},
+    {"models and tokenizers are folders, and no code in them is run",
+     "cache_dir use_fast_tokenizer=true token trust_remote_code use_auth_token "},
+    {"ranks exchange by NCCL or MPI; there is no DDP or FSDP",
+     "ddp_find_unused_parameters ddp_bucket_cap_mb ddp_broadcast_buffers ddp_static_graph "
+     "ddp_backend fsdp_config fsdp_min_num_params fsdp_transformer_layer_cls_to_wrap "},
+    {"predictions stay in memory until all metrics are computed, over all ranks",
+     "eval_accumulation_steps eval_do_concat_batches=true eval_use_gather_object "
+     "include_for_metrics include_inputs_for_metrics use_legacy_prediction_loop "},
+    {"rank 0 alone speaks, and steps whose loss is not finite are said and skipped",
+     "log_level=passive log_level_replica=warning log_on_each_node=true "
+     "logging_nan_inf_filter=true "},
+    {"trainer_state.json has num_input_tokens_seen, and trainer_log.jsonl tokens_per_second, in "
+     "any "
+     "case",
+     "include_num_input_tokens_seen include_tokens_per_second "},
+    {"memory is planned, and said, before the first step", "skip_memory_metrics=true "},
+    {"a resumed run goes on with early stopping as it was in any case",
+     "restore_callback_states_from_checkpoint "},
+    {"use csv_monitor or trainer_log.jsonl", "report_to "},
+    {"it is a name for a tracker that is not available here",
+     "run_name project=huggingface logging_dir trackio_space_id trackio_bucket_id "
+     "trackio_static_space_id "},
+    {"nothing is uploaded from here",
+     "hub_model_id hub_strategy=every_save hub_token hub_private_repo hub_always_push "
+     "hub_revision push_to_hub_model_id push_to_hub_organization push_to_hub_token "},
+    {"there are no TPUs here", "tpu_num_cores tpu_metrics_debug "},
+    {"there is no search for hyperparameters here", "ray_scope=last "},
+};
 
 /* ... and DeepSpeed's */
 static const char ignored_deepspeed[] =
@@ -190,29 +213,42 @@ static bool covers(const char *name, const char *path)
     return strncmp(path, name, n) == 0 && (path[n] == 0 || path[n] == '.');
 }
 
-static bool is_listed(const char *names, const char *path)
+/* Whether a list has this path, or a block that it lies in; with its default, where the list has
+ * one. */
+static bool is_listed(const char *names, const char *path, struct config_foreign *out)
 {
     char name[128];
     for (size_t n; *names; names += n + 1) {
         n = strcspn(names, " ");
         snprintf(name, sizeof name, "%.*s", (int)n, names);
-        if (covers(name, path))
-            return true;
+        char *equals = strchr(name, '=');
+        if (equals)
+            *equals = 0;
+        if (!covers(name, path))
+            continue;
+        snprintf(out->standard, sizeof out->standard, "%s", equals ? equals + 1 : "");
+        return true;
     }
     return false;
 }
 
 bool config_find_foreign(const char *path, struct config_foreign *out)
 {
+    const bool is_argument = strncmp(path, CONFIG_ARGUMENTS, strlen(CONFIG_ARGUMENTS)) == 0;
     for (size_t i = 0; i < sizeof special / sizeof *special; i++)
         if (covers(special[i].name, path)) {
             *out = special[i];
             return true;
         }
     *out = (struct config_foreign){.name = path};
-    if (strncmp(path, CONFIG_ARGUMENTS, strlen(CONFIG_ARGUMENTS)) == 0)
-        return is_listed(ignored_arguments, path + strlen(CONFIG_ARGUMENTS));
-    return is_listed(ignored_deepspeed, path);
+    if (!is_argument)
+        return is_listed(ignored_deepspeed, path, out);
+    for (size_t i = 0; i < sizeof idle_arguments / sizeof *idle_arguments; i++)
+        if (is_listed(idle_arguments[i].names, path + strlen(CONFIG_ARGUMENTS), out)) {
+            out->note = idle_arguments[i].why;
+            return true;
+        }
+    return false;
 }
 
 static bool is_idle_text(const char *text)
@@ -240,8 +276,9 @@ bool config_is_harmless(const struct config_foreign *foreign, const json_t *valu
     const char *member;
     json_t *item;
     size_t i;
-    if (foreign->harmless && !json_is_null(value))
-        return is_like(foreign->harmless, value);
+    const char *pattern = *foreign->standard ? foreign->standard : foreign->harmless;
+    if (pattern && !json_is_null(value))
+        return is_like(pattern, value);
     if (json_is_string(value))
         return is_idle_text(json_string_value(value));
     if (json_is_boolean(value))

@@ -21,6 +21,21 @@ static struct config c;
 static struct zf_error err;
 static char warnings[4096]; /* of the last parse */
 
+/* Parses a command line of so many words, the program's own among them. */
+static bool parse_words(int argc, char **argv, int n_ranks)
+{
+    FILE *captured = tmpfile();
+    int old = dup(STDERR_FILENO);
+    dup2(fileno(captured), STDERR_FILENO);
+    bool ok = config_parse(&c, argc, argv, n_ranks, &err);
+    dup2(old, STDERR_FILENO);
+    close(old);
+    rewind(captured);
+    warnings[fread(warnings, 1, sizeof warnings - 1, captured)] = 0;
+    fclose(captured);
+    return ok;
+}
+
 /* Parses options, which are divided by spaces, after --config `file` unless it is NULL. */
 static bool parse(const char *file, const char *options, int n_ranks)
 {
@@ -32,15 +47,7 @@ static bool parse(const char *file, const char *options, int n_ranks)
     }
     for (char *word; (word = strtok_r(rest, " ", &rest)) && argc < 64;)
         argv[argc++] = word;
-    FILE *captured = tmpfile();
-    int old = dup(STDERR_FILENO);
-    dup2(fileno(captured), STDERR_FILENO);
-    bool ok = config_parse(&c, argc, argv, n_ranks, &err);
-    dup2(old, STDERR_FILENO);
-    close(old);
-    rewind(captured);
-    warnings[fread(warnings, 1, sizeof warnings - 1, captured)] = 0;
-    fclose(captured);
+    bool ok = parse_words(argc, argv, n_ranks);
     free(line);
     return ok;
 }
@@ -289,41 +296,171 @@ static void does_what_is_asked_for(void **state)
     config_free(&c);
 }
 
-/* Each row of arguments.tsv, which fixtures/make_arguments.py makes from Transformers: a name, its
- * default, another value, and whether that value is taken, refused, or idle: without bearing on a
- * run. */
+/* A row of arguments.tsv, which fixtures/make_arguments.py makes from Transformers: an argument,
+ * whose it is, its default, another value, what that cannot be without (or "-"), and what becomes
+ * of it. Values are JSON. */
+struct argument {
+    char *name, *of, *standard, *value, *with, *verdict;
+};
+
+static json_t *json_of(const char *text)
+{
+    json_t *value = json_loads(text, JSON_DECODE_ANY, NULL);
+    if (!value)
+        fail_msg("%s is no JSON", text);
+    return value;
+}
+
+/* A run that lacks nothing, with the argument at this value. */
+static json_t *arguments_with(const struct argument *a, const char *value)
+{
+    json_t *all = json_pack("{s: s, s: s, s: s, s: s}", "task_name", "sst2", "model_name_or_path",
+                            "m", "data_dir", "d", "output_dir", "o");
+    json_t *with = strcmp(a->with, "-") ? json_of(a->with) : json_object();
+    if (value != a->standard)
+        json_object_update(all, with);
+    if (strcmp(value, "null") != 0)
+        json_object_set_new(all, a->name, json_of(value));
+    json_decref(with);
+    return all;
+}
+
+/* Parses them as a file. */
+static bool parse_as_file(json_t *all)
+{
+    json_t *root = json_pack("{s: O}", "training_arguments", all);
+    char *text = json_dumps(root, 0);
+    bool ok = parse_text(text, "", 1);
+    free(text);
+    json_decref(root);
+    return ok;
+}
+
+/* Parses them as options. */
+static bool parse_as_options(json_t *all)
+{
+    char *argv[64] = {zf_strdup("zf-train")};
+    const char *name;
+    json_t *value;
+    int argc = 1;
+    json_object_foreach(all, name, value)
+    {
+        if (json_is_null(value))
+            continue;
+        argv[argc++] = zf_format("--%s", name);
+        argv[argc++] = json_is_string(value) ? zf_strdup(json_string_value(value))
+                                             : json_dumps(value, JSON_COMPACT | JSON_ENCODE_ANY);
+    }
+    bool ok = parse_words(argc, argv, 1);
+    while (argc-- > 0)
+        free(argv[argc]);
+    return ok;
+}
+
+/* That what was parsed has done with the value what the row says. */
+static void check_verdict(const struct argument *a, const char *value, bool ok)
+{
+    const struct config_key *key = config_find_option(a->name);
+    const char *verdict = value == a->standard ? "done" : a->verdict;
+    const bool warned = strstr(warnings, a->name) && strstr(warnings, "has no meaning here");
+    if (ok == !strcmp(verdict, "refused") || warned == (strcmp(verdict, "idle") != 0 || !ok))
+        fail_msg("%s %s: %s, but it is %s", a->name, value, ok ? warnings : err.text, verdict);
+    if (!ok && !strstr(err.text, a->name) && strcmp(a->name, "deepspeed") != 0)
+        fail_msg("%s %s: %s", a->name, value, err.text);
+    if (!ok || !key || value == a->standard)
+        return;
+    json_t *given = json_of(value), *taken = config_value(&c, key);
+    const bool numbers = json_is_number(given) && json_is_number(taken);
+    if (numbers ? json_number_value(given) != json_number_value(taken) : !json_equal(given, taken))
+        fail_msg("%s %s is not taken", a->name, value);
+    json_decref(given);
+    json_decref(taken);
+}
+
+/* What the program says to the value as an option, for people. */
+static void describe_argument(FILE *page, const struct argument *a)
+{
+    static const char idle[] = "has no meaning here: ";
+    const char *note = strstr(warnings, idle);
+    fprintf(page, "| `%s` | `%s` | `%s` | ", a->name, a->standard, a->value);
+    if (strcmp(a->verdict, "refused") == 0)
+        fprintf(page, "refused: %s |\n", err.text);
+    else if (strcmp(a->verdict, "idle") == 0 && note)
+        fprintf(page, "no bearing: %.*s |\n", (int)strcspn(note + strlen(idle), "\n"),
+                note + strlen(idle));
+    else
+        fprintf(page, "%s |\n", a->verdict);
+}
+
+static void check_argument(FILE *page, const struct argument *a)
+{
+    const char *values[] = {a->standard, a->value};
+    for (int i = 0; i < 2; i++) {
+        json_t *all = arguments_with(a, values[i]);
+        check_verdict(a, values[i], parse_as_file(all));
+        config_free(&c);
+        if (strcmp(values[i], "\"\"") != 0) { /* an option has a value */
+            check_verdict(a, values[i], parse_as_options(all));
+            config_free(&c);
+        }
+        json_decref(all);
+    }
+    describe_argument(page, a);
+}
+
+/* The arguments of one source: their defaults are accepted, their other values done or refused, in
+ * a file and as options alike; none is passed over but with a warning, and why it may be. */
+static int check_arguments_of(FILE *page, const char *of, const char *text)
+{
+    char *copy = zf_strdup(text), *rest = copy, *line;
+    int rows = 0;
+    fprintf(page, "\n## %s\n\n| argument | default | other value | what becomes of it |\n", of);
+    fprintf(page, "| --- | --- | --- | --- |\n");
+    while ((line = strsep(&rest, "\n")) && *line) {
+        char *fields[6] = {NULL};
+        for (int i = 0; i < 6; i++)
+            fields[i] = strsep(&line, "\t");
+        const struct argument a = {fields[0], fields[1], fields[2],
+                                   fields[3], fields[4], fields[5]};
+        if (!a.verdict || *a.name == '#' || strcmp(a.of, of) != 0)
+            continue;
+        check_argument(page, &a);
+        rows++;
+    }
+    free(copy);
+    return rows;
+}
+
+/* And cmd/config/ARGUMENTS.md says the same; ZF_WRITE=1 writes it. */
 static void takes_every_argument_of_transformers(void **state)
 {
     (void)state;
-    char *text, *rest, *line;
-    size_t n;
-    int rows = 0;
+    static const char file[] = ZF_TESTS_DIR "/../cmd/config/ARGUMENTS.md";
+    char *text, *page, *written;
+    size_t n, bytes;
+    FILE *out = open_memstream(&page, &bytes);
+    fprintf(out,
+            "# Transformers' arguments\n\nWhat zf-train does with each argument of Transformers "
+            "5.23's `TrainingArguments`, of `run_glue.py` and of\n`EarlyStoppingCallback`, as an "
+            "option and in a file's `training_arguments`. Defaults are accepted. "
+            "`test_config`\nholds the program to every row, and makes this page from what it "
+            "says: `ZF_WRITE=1 build/tests/test_config`.\n");
     assert_works(file_read(FIXTURES "arguments.tsv", &text, &n, &err), err);
-    rest = text;
-    while ((line = strsep(&rest, "\n")) && *line) {
-        char *name = strsep(&line, "\t"), *standard = strsep(&line, "\t");
-        char *other = strsep(&line, "\t"), *verdict = line;
-        bool ours = config_find_option(name) != NULL;
-        if (*name == '#')
-            continue;
-        rows++;
-        assert_true(ours == (strcmp(verdict, "taken") == 0));
-        if (ours)
-            continue;
-        for (int i = 0; i < 2; i++) {
-            char *file =
-                zf_format("{\"training_arguments\": {\"%s\": %s}}", name, i ? other : standard);
-            bool ok = parse_text(file, COMPLETE, 1), refused = i && !strcmp(verdict, "refused");
-            if (ok == refused)
-                fail_msg("%s is %s", file, ok ? "passed over" : err.text);
-            if (refused)
-                assert_says(err, name);
-            config_free(&c);
-            free(file);
-        }
-    }
-    assert_in_range(rows, 140, 1000);
+    int rows = check_arguments_of(out, "TrainingArguments", text);
+    assert_in_range(rows, 150, 1000);
+    rows += check_arguments_of(out, "run_glue.py", text);
+    rows += check_arguments_of(out, "EarlyStoppingCallback", text);
+    rows += check_arguments_of(out, "earlier versions", text);
+    assert_int_equal(rows + 1, count(text, "\n")); /* all but the heading */
+    fclose(out);
     free(text);
+    if (getenv("ZF_WRITE"))
+        assert_works(file_write(file, page, bytes, &err), err);
+    assert_works(file_read(file, &written, &n, &err), err);
+    if (strcmp(written, page) != 0)
+        fail_msg("cmd/config/ARGUMENTS.md is not what the program does: ZF_WRITE=1 makes it anew");
+    free(written);
+    free(page);
 }
 
 static void batch_triple(void **state)
@@ -383,6 +520,70 @@ static void resolves_steps(void **state)
     assert_int_equal(c.scheduler.warmup_num_steps, 1000);
     assert_int_equal(c.scheduler.total_num_steps, 30000);
     assert_true(c.scheduler.warmup_max_lr == 0.001 && c.scheduler.warmup_type == WARMUP_LOG);
+    config_free(&c);
+}
+
+/* Each row of steps.tsv, which fixtures/make_trainer.py makes: all steps, a share, and what it is
+ * of them by Transformers, as logging_steps, eval_steps or save_steps, and as warmup_steps. */
+static void resolves_shares_of_steps(void **state)
+{
+    (void)state;
+    char *text, *rest, *line;
+    size_t n;
+    int rows = 0;
+    assert_works(file_read(ZF_TESTS_DIR "/fixtures/trainer/steps.tsv", &text, &n, &err), err);
+    rest = text;
+    while ((line = strsep(&rest, "\n")) && *line) {
+        char share[32], options[512];
+        int all, logging, warmup;
+        if (*line == '#')
+            continue;
+        assert_int_equal(sscanf(line, "%d %31s %d %d", &all, share, &logging, &warmup), 4);
+        snprintf(options, sizeof options,
+                 COMPLETE "--max_steps %d --logging_steps %s --eval_steps %s --save_steps %s "
+                          "--warmup_steps %s",
+                 all, share, share, share, share);
+        assert_works(parse(NULL, options, 1), err);
+        assert_works(config_resolve_steps(&c, 100, &err), err);
+        if (c.logging_steps != logging || c.eval_steps != logging || c.save_steps != logging ||
+            c.warmup_steps != warmup)
+            fail_msg("%s: %g %g", line, c.logging_steps, c.warmup_steps);
+        config_free(&c);
+        rows++;
+    }
+    free(text);
+    assert_in_range(rows, 60, 1000);
+    assert_works(parse(NULL,
+                       COMPLETE "--load_best_model_at_end --max_steps 7 --save_steps 0.4 "
+                                "--eval_steps 0.2",
+                       1),
+                 err);
+    assert_false(config_resolve_steps(&c, 100, &err));
+    assert_says(err,
+                "it needs save_steps to be a multiple of eval_steps, and of 7 steps they are 3 "
+                "and 2");
+    config_free(&c);
+}
+
+static void settles_what_is_best(void **state)
+{
+    (void)state;
+    static const char *const seekers[] = {"--load_best_model_at_end --save_strategy best",
+                                          "--save_strategy best", "--early_stopping_patience 2"};
+    for (int i = 0; i < 3; i++) {
+        char *without = zf_format(COMPLETE "%s", seekers[i]);
+        char *with = zf_format(COMPLETE "--eval_strategy epoch %s", seekers[i]);
+        assert_false(parse(NULL, without, 1));
+        assert_says(err, "it needs eval_strategy \"steps\" or \"epoch\"");
+        assert_works(parse(NULL, with, 1), err);
+        assert_string_equal(c.metric_for_best_model, "loss");
+        assert_false(c.greater_is_better);
+        config_free(&c);
+        free(without);
+        free(with);
+    }
+    assert_works(parse(NULL, COMPLETE "--eval_steps 5 --metric_for_best_model mse", 1), err);
+    assert_false(c.greater_is_better);
     config_free(&c);
 }
 
@@ -656,8 +857,10 @@ static void refuses_contradictions(void **state)
          "shape for random initialisation"},
         {NULL, COMPLETE "--load_best_model_at_end",
          "--load_best_model_at_end is true, but it needs eval_strategy and save_strategy to be "
-         "both "
-         "\"steps\" or both \"epoch\""},
+         "both \"steps\" or both \"epoch\", or save_strategy \"best\" with either"},
+        {NULL, COMPLETE "--early_stopping_threshold 0.1",
+         "--early_stopping_threshold is 0.1, but early_stopping_patience, which it belongs to, is "
+         "not given"},
         {NULL, COMPLETE "--load_best_model_at_end --eval_steps 3",
          "--load_best_model_at_end is true, but it needs save_steps (500) to be a multiple of "
          "eval_steps (3)"},
@@ -782,7 +985,7 @@ static void warns_once_a_key(void **state)
     assert_works(parse_text("{\"wandb\": {\"enabled\": true, \"project\": \"x\"},\n"
                             "\"tensorboard\": {\"enabled\": false, \"output_path\": \"x\"},\n"
                             "\"prescale_gradients\": true}",
-                            COMPLETE "--pad_to_max_length --report_to wandb --optim adamw_torch "
+                            COMPLETE "--no_pad_to_max_length --report_to wandb --optim adamw_torch "
                                      "--dataloader_num_workers 4 --local_rank=0",
                             1),
                  err);
@@ -1062,6 +1265,8 @@ int main(void)
         cmocka_unit_test(takes_every_argument_of_transformers),
         cmocka_unit_test(batch_triple),
         cmocka_unit_test(resolves_steps),
+        cmocka_unit_test(resolves_shares_of_steps),
+        cmocka_unit_test(settles_what_is_best),
         cmocka_unit_test(settles_evaluation),
         cmocka_unit_test(refuses_unknown_keys),
         cmocka_unit_test(refuses_bad_values),
