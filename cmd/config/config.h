@@ -29,6 +29,7 @@
 
 /* A number that is not given, or is "auto" until it is resolved. */
 #define CONFIG_AUTO (-1)
+#define CONFIG_KEEP_UP (-2) /* of update_interval */
 
 enum config_action {
     CONFIG_RUN,
@@ -89,7 +90,7 @@ struct zenflow_config {
     double topk_ratio; /* share of each matrix's channels that are updated every step, 0 to 1 */
     enum zenflow_strategy select_strategy;
     int select_interval; /* steps or epochs; CONFIG_AUTO with ZENFLOW_SELECT_AUTO alone */
-    int update_interval; /* steps in a window; CONFIG_AUTO: chosen while training */
+    int update_interval; /* steps in a window; chosen while training: CONFIG_AUTO, CONFIG_KEEP_UP */
     bool overlap_step;   /* host updates run beside the device's next steps */
     int offload;         /* true: the important channels' state stays on the host between steps */
     double auto_ratio;   /* share of matrices that must be due before an "auto" window closes */

@@ -705,7 +705,7 @@ static void refuses_what_zenflow_cannot_do(void **state)
          "be at least update_interval, which is 4"},
         {ZENFLOW("\"update_interval\": 0"), COMPLETE,
          "FILE:2: zero_optimization.zenflow.update_interval is 0, but it is a whole number of at "
-         "least 1, or \"auto\""},
+         "least 1, or \"auto\", or \"keep_up\""},
         {ZENFLOW("\"apply_lag\": 1"), COMPLETE,
          "FILE:2: zero_optimization.zenflow.apply_lag is 1, but without overlap_step the step "
          "waits "
