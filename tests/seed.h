@@ -47,8 +47,8 @@ static inline bool in_long_ring(void)
     return text && strcmp(text, "1") == 0;
 }
 
-/* What a test repeats `often` in the long ring, it repeats in the others, which people wait for, a third as
- * often; with a sanitizer, where all takes several times as long, a sixth. */
+/* What a test repeats `often` in the long ring, it repeats in the others, which people wait for, a
+ * third as often; with a sanitizer, where all takes several times as long, a sixth. */
 static inline uint32_t test_repeats(uint32_t often)
 {
 #if defined(__SANITIZE_ADDRESS__) || defined(__SANITIZE_THREAD__)

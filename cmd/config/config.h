@@ -28,7 +28,7 @@
 #include <stdio.h>
 
 /* A number that is not given, or is "auto" until it is resolved. */
-#define CONFIG_AUTO (-1)
+#define CONFIG_AUTO    (-1)
 #define CONFIG_KEEP_UP (-2) /* of update_interval */
 
 enum config_action {

@@ -231,11 +231,12 @@ const struct config_key config_table[] = {
         "when important channels are chosen again; auto: every epoch, or earlier if needed")},
     {DS_NUMBER_OR("auto", CONFIG_INT, ZENF "select_interval", zenflow.select_interval, "auto", 1,
                   INT_MAX, "steps or epochs between choices, with step and epoch")},
-    {DS_NUMBER_OR("auto|keep_up", CONFIG_INT, ZENF "update_interval", zenflow.update_interval,
-                  "auto", 1, INT_MAX,
-                  "steps that the host's update of the other channels covers; keep_up: the least with "
-                  "which host and link keep up, measured in the first steps; auto: DeepSpeed's rule, "
-                  "but no less")},
+    {DS_NUMBER_OR(
+        "auto|keep_up", CONFIG_INT, ZENF "update_interval", zenflow.update_interval, "auto", 1,
+        INT_MAX,
+        "steps that the host's update of the other channels covers; keep_up: the least "
+        "with which host and link keep up, measured in the first steps; auto: DeepSpeed's "
+        "rule, but no less")},
     {DS_BOOL(ZENF "overlap_step", zenflow.overlap_step, "false",
              "the host updates while the device goes on")},
     {DS_TRUTH(ZENF "offload", zenflow.offload, "false",

@@ -30,7 +30,8 @@ struct config_key {
     double min, max;      /* of numbers, inclusive */
     const char *choices;  /* "linear|cosine" */
     const char *word;     /* "auto", "sqrt", "auto|keep_up": taken in a number's place, stored as
-                             CONFIG_AUTO, the second as one less. Of a string: what true stands for */
+                             CONFIG_AUTO, a second one as one less. Of a string: what true
+                             stands for */
     const char *same_as;  /* a second name for that row's field; "auto" there means not given */
     const char *expected; /* what faults call for, where type and range do not say it well */
     const char *help;

@@ -60,8 +60,8 @@ struct engine_config {
     double auto_ratio;  /* DeepSpeed's rule: share of matrices that must be due */
     bool auto_keeps_up; /* it chooses no S with which host or link do not keep up, as measured in
                            the first windows: the choice then depends on timing */
-    int apply_lag;       /* steps until a host update is visible, 0 to S; 0: the step waits */
-    bool stagger;        /* one group's window closes each step, not all in every S-th */
+    int apply_lag;      /* steps until a host update is visible, 0 to S; 0: the step waits */
+    bool stagger;       /* one group's window closes each step, not all in every S-th */
     bool offload_important;  /* important channels' state stays on the host between steps */
     int full_warm_up_rounds; /* steps at the start that update every channel, without lag */
     enum engine_accumulate accumulate;

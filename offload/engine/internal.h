@@ -442,8 +442,8 @@ struct group *exchange_next_holder(const struct engine *e);
 void exchange_take_region(struct engine *e, struct group *g);
 /* What comes on stream `down` is behind the parameters that a layer's part of the region had. */
 void exchange_reuse(struct engine *e, const struct group *g, int layer);
-/* Seconds in which the parameters of all deferred channels come up the link, by a timed copy; 0 where
- * no copies cross one. */
+/* Seconds in which the parameters of all deferred channels come up the link, by a timed copy; 0
+ * where no copies cross one. */
 double exchange_seconds(struct engine *e);
 /* What crosses of a layer each way: all of a group's channels, packed, or without copies the
  * deferred ones. */

@@ -16,7 +16,7 @@ extern void emulator_seed(uint32_t seed) __attribute__((weak));
  * ranks differ in theirs. */
 #define each_order(check)                                                                          \
     do {                                                                                           \
-        for (uint32_t order = 0; order < (emulator_seed ? test_repeats(20) : 1); order++) {                      \
+        for (uint32_t order = 0; order < (emulator_seed ? test_repeats(20) : 1); order++) {        \
             if (emulator_seed)                                                                     \
                 emulator_seed(4 * order + (uint32_t)comm_rank(world));                             \
             check;                                                                                 \

@@ -346,7 +346,8 @@ static double mean_norm(const struct oracle *o, int matrix, bool important)
 static int shortest_window(const struct engine_config *k)
 {
     int s = 1;
-    while ((k->auto_keeps_up || k->interval_rule == ENGINE_INTERVAL_KEEP_UP) && s < MAX_WINDOW && 1.1 * k->host_seconds > s * k->step_seconds)
+    while ((k->auto_keeps_up || k->interval_rule == ENGINE_INTERVAL_KEEP_UP) && s < MAX_WINDOW &&
+           1.1 * k->host_seconds > s * k->step_seconds)
         s++;
     return s;
 }

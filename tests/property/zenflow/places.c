@@ -96,8 +96,8 @@ static struct place place(int i)
 static bool is_a_place(int i)
 {
     const struct params_place *p = &params_places[params_place(i)];
-    const bool is_slow = comm_size(places_comm) > 1 ||
-                         (problem_device->dtype == DTYPE_BF16 && !in_long_ring());
+    const bool is_slow =
+        comm_size(places_comm) > 1 || (problem_device->dtype == DTYPE_BF16 && !in_long_ring());
     if (is_slow && i / (4 * PARAMS_PLACES) != (i + params_place(i)) % 3)
         return false;
     return comm_size(places_comm) > 1 || p->on_host || !p->divided;
