@@ -6,7 +6,7 @@
 need python3 strace
 strace -e trace=none true 2>"$scratch/strace" || skip "strace cannot trace here"
 
-calls=12 seed=0
+calls=5 seed=0
 if [ "${ZF_LONG:-}" = 1 ]; then
     calls=0
 fi
