@@ -157,15 +157,36 @@ static void print_plainly(const json_t *entry)
     fflush(stdout);
 }
 
-bool progress_log(struct progress *p, json_t *entry, struct zf_error *err)
+/* One line of trainer_log.jsonl. */
+static bool write_line(struct progress *p, const json_t *entry, struct zf_error *err)
 {
     json_dumpf(entry, p->log, JSON_PRESERVE_ORDER | JSON_REAL_PRECISION(9));
     fputc('\n', p->log);
-    bool written = fflush(p->log) == 0 && !ferror(p->log);
-    if (!written)
-        zf_fail(err, "%s: cannot be written: %s", p->path, strerror(errno));
+    return (fflush(p->log) == 0 && !ferror(p->log)) ||
+           zf_fail(err, "%s: cannot be written: %s", p->path, strerror(errno));
+}
+
+bool progress_log(struct progress *p, json_t *entry, struct zf_error *err)
+{
+    bool written = write_line(p, entry, err);
     if (!p->live)
         print_plainly(entry);
+    json_decref(entry);
+    return written;
+}
+
+bool progress_saved(struct progress *p, int step, double epoch, double stopped, double later,
+                    struct zf_error *err)
+{
+    json_t *entry = json_object();
+    json_object_set_new(entry, "step", json_integer(step));
+    json_object_set_new(entry, "epoch", json_real(epoch));
+    json_object_set_new(entry, "checkpoint", json_sprintf("checkpoint-%d", step));
+    json_object_set_new(entry, "save_seconds", json_real(stopped));
+    json_object_set_new(entry, "disk_seconds", json_real(later));
+    log_info("checkpoint %d: training stopped for %.2f s; on the disk %.2f s later", step, stopped,
+             later);
+    bool written = write_line(p, entry, err);
     json_decref(entry);
     return written;
 }

@@ -414,6 +414,7 @@ bool run_load_data(struct run *run, struct zf_error *err)
         return zf_fail(err, "%s: there are %d training examples for %d ranks: start at most %d",
                        run->task->name, run->train.n_sequences, comm_size(run->comm),
                        run->train.n_sequences);
+    run->train_sum = dataset_checksum(&run->train);
     return true;
 }
 

@@ -35,10 +35,13 @@ struct trainer {
     struct telemetry telemetry; /* since the last log entry */
     bool offloads;              /* some state lives on the host */
     bool skipping;              /* the last step was skipped */
-    int unproved;         /* the step of a checkpoint whose model has not done a step yet, or 0 */
-    int saved_step;       /* the last one whose checkpoint output_dir has, -1: none yet */
-    double save_seconds;  /* that training stood still for checkpoints, since the last entry */
-    struct zf_error late; /* the last step's checkpoint could not be written, or "" */
+    struct saving *saving;      /* the checkpoint that is on its way to the disk, or NULL */
+    int begun_step;             /* the last one of which a checkpoint was begun, */
+    double stopped, went_on;    /* how long training stood still for it, and when it went on */
+    int saved_step;             /* the last one whose checkpoint output_dir has, -1: none yet */
+    int unproved;         /* the step of a checkpoint whose model has not done a step yet, or 0; */
+    int unproved_best;    /* and its best_step */
+    struct zf_error late; /* at the end a checkpoint could not be written, or "" */
     int first_step;       /* where this run began, not the one that it resumes, */
     double start;         /* and when */
 };
@@ -108,8 +111,6 @@ static void log_step(struct trainer *t, float lr, const struct step_report *repo
                             json_real(t->telemetry.step_seconds / t->telemetry.steps));
         if (t->offloads)
             telemetry_describe(&t->telemetry, gpt_params(t->run->model)->n_parameters, entry);
-        if (t->save_seconds > 0)
-            json_object_set_new(entry, "save_seconds", json_real(t->save_seconds));
         if (s->skipped_steps)
             json_object_set_new(entry, "skipped_steps", json_integer(s->skipped_steps));
         write_monitor(t, "Train/Samples/train_loss", loss);
@@ -119,7 +120,6 @@ static void log_step(struct trainer *t, float lr, const struct step_report *repo
     s->loss_sum = 0;
     s->loss_steps = 0;
     t->telemetry = (struct telemetry){0};
-    t->save_seconds = 0;
 }
 
 /* Whether something that happens every so many steps, or at each epoch's end, happens now. */
@@ -216,34 +216,83 @@ static bool check_loss(const struct trainer *t, const struct step_result *done,
            zf_fail(err, "step %d: the loss is not finite, so training has diverged" ADVICE, step);
 }
 
-/* Older checkpoints go once the newest is durable and its model has done a step that was not
+/* Older checkpoints go once the newest is on the disk and its model has done a step that was not
  * skipped, or is what the run leaves: a run that diverges keeps those from before. */
 static bool drop_oldest(struct trainer *t, int last, struct zf_error *err)
 {
     const struct config *c = t->run->config;
+    const int newest = t->unproved;
     bool ok = true;
-    if (t->unproved == 0 || t->unproved > last)
+    if (t->saving || newest == 0 || newest > last)
         return true;
     t->unproved = 0;
     if (comm_rank(t->run->comm) == 0)
-        ok = checkpoint_remove_oldest(c->output_dir, c->save_total_limit, last, t->state.best_step,
+        ok = checkpoint_remove_oldest(c->output_dir, c->save_total_limit, newest, t->unproved_best,
                                       err);
     return comm_all_ok(t->run->comm, ok, err);
 }
 
+/* Only rank 0 logs. */
+static void log_saved(struct trainer *t)
+{
+    struct zf_error err;
+    if (t->progress && !progress_saved(t->progress, t->begun_step, epoch_of(t, t->begun_step),
+                                       t->stopped, clock_seconds() - t->went_on, &err))
+        comm_abort(t->run->comm, &err);
+}
+
+/* How far the checkpoint is that is on its way to the disk, if there is one; wait: until it is
+ * there. */
+static bool follow_saving(struct trainer *t, bool wait, struct zf_error *err)
+{
+    bool done = false;
+    if (!t->saving)
+        return true;
+    if (wait)
+        place_at("saving a checkpoint");
+    const bool ok = saving_go_on(t->saving, wait, &done, err);
+    if (ok && !done)
+        return true;
+    saving_free(t->saving);
+    t->saving = NULL;
+    if (ok) {
+        t->saved_step = t->begun_step;
+        log_saved(t);
+    }
+    return ok;
+}
+
+/* There is one on its way at a time: the next one waits. */
+static bool await_saving(struct trainer *t, struct zf_error *err)
+{
+    if (!follow_saving(t, false, err))
+        return false;
+    if (t->saving)
+        log_info("checkpoint %d waits: checkpoint %d is not on the disk yet", t->state.step,
+                 t->begun_step);
+    return follow_saving(t, true, err) && (t->skipping || drop_oldest(t, t->state.step - 1, err));
+}
+
+/* Training goes on when the checkpoint is written; it is on the disk later. */
 static bool save(struct trainer *t, struct zf_error *err)
 {
     struct train_state *s = &t->state;
-    double start = clock_seconds();
-    engine_settle(t->run->engine);
+    const double start = clock_seconds();
     trace_begin(t->run->trace, TRACE_HOST, "save");
-    place_at("saving a checkpoint");
-    bool ok = checkpoint_save(t->run, s, err);
+    if (await_saving(t, err)) {
+        engine_settle(t->run->engine);
+        place_at("saving a checkpoint");
+        t->begun_step = s->step;
+        t->saving = checkpoint_save(t->run, s, err);
+    }
     trace_end(t->run->trace, TRACE_HOST, 0);
-    t->save_seconds += clock_seconds() - start;
-    if (ok)
-        t->unproved = t->saved_step = s->step;
-    return ok;
+    if (!t->saving)
+        return false;
+    t->unproved = s->step;
+    t->unproved_best = s->best_step;
+    t->went_on = clock_seconds();
+    t->stopped = t->went_on - start;
+    return true;
 }
 
 /* A checkpoint, where one is due. If the last step's cannot be written, the model comes first. */
@@ -262,6 +311,8 @@ static bool train_step(struct trainer *t, struct zf_error *err)
     struct train_state *s = &t->state;
     const struct config *c = t->run->config;
     struct step_result done;
+    if (!follow_saving(t, false, err))
+        return false;
     float lr = lr_at_step(c, s->step);
     double start = clock_seconds();
     int n;
@@ -299,7 +350,8 @@ static bool leave(struct trainer *t, struct zf_error *err)
     const char *reason = stop_reason(t->run->comm);
     int step = t->state.step;
     log_info("%s: stopping after step %d of %d", reason, step, c->total_steps);
-    if (t->saved_step != step && !save(t, err))
+    if (!follow_saving(t, true, err) ||
+        (t->saved_step != step && !(save(t, err) && follow_saving(t, true, err))))
         return false;
     stop_finish(STOP_STATUS);
     log_info("stopped by %s; %s/checkpoint-%d is written: --resume_from_checkpoint latest goes on "
@@ -361,6 +413,7 @@ static bool resume(struct trainer *t, int *kept, struct zf_error *err)
         *kept = ok && checkpoint_is_in(from, c->output_dir) ? t->state.step : -1;
         t->saved_step = *kept;
         t->unproved = *kept > 0 ? *kept : 0;
+        t->unproved_best = t->state.best_step;
         ok = comm_all_ok(t->run->comm, ok, err) && agree_on_weights(t->run, from, err);
     }
     free(from);
@@ -432,12 +485,15 @@ static void add_results(const struct trainer *t, json_t *results)
     }
 }
 
-/* After the last step: what the run leaves, and what is reported of it. The model is written before
- * all else, and as soon as it is known to be one: a disk that is full does not cost it. */
+/* After the last step, and its checkpoint: what the run leaves, and what is reported of it. The
+ * model is written before all else, and as soon as it is known to be one: a disk that is full does
+ * not cost it. */
 static bool conclude(struct trainer *t, json_t *results, struct zf_error *err)
 {
     const struct train_state *s = &t->state;
-    const bool lost = *t->late.text && s->best_step == s->step; /* it has no checkpoint */
+    if (!*t->late.text)
+        follow_saving(t, true, &t->late);
+    const bool lost = *t->late.text && s->best_step >= t->begun_step; /* it has no checkpoint */
     bool best = t->run->config->load_best_model_at_end && s->best_step > 0 && !lost;
     if (s->skipped_steps == s->step)
         return zf_fail(err, "the gradient was not finite in any of the %d steps" ADVICE, s->step);
@@ -522,6 +578,7 @@ bool train(struct run *run, json_t *results, struct zf_error *err)
         .saved_step = -1,
         .offloads = engine_memory(run->engine).host_elements > 0,
     };
+    struct zf_error ignored;
     int kept;
     t.order = zf_malloc(sizeof(int) * (size_t)run->train.n_sequences);
     bool ok = resume(&t, &kept, err);
@@ -535,6 +592,8 @@ bool train(struct run *run, json_t *results, struct zf_error *err)
     ok = ok && (run->stopped || conclude(&t, results, err));
     if (ok && run->stopped)
         ok = leave(&t, err);
+    if (!ok) /* what was saved before the fault is worth having */
+        follow_saving(&t, true, &ignored);
     monitor_destroy(t.monitor);
     progress_destroy(t.progress);
     free(t.state.best_home);

@@ -161,6 +161,27 @@ static void a_resumed_run_without_a_log_begins_one(void **state)
     assert_log("{\"step\": 5, \"loss\": 0.5}\n");
 }
 
+/* For people on standard error, above the live line if there is one. */
+static void a_checkpoint_that_is_on_the_disk_is_told(void **state)
+{
+    (void)state;
+    struct zf_error err;
+    int kept[] = {capture(stdout, "out"), capture(stderr, "messages")};
+    struct progress *p = start(0, false);
+    assert_works(progress_saved(p, 4, 0.5, 0.375, 6.125, &err), err);
+    progress_destroy(p);
+    release(stdout, kept[0]);
+    release(stderr, kept[1]);
+    assert_log("{\"step\": 4, \"epoch\": 0.5, \"checkpoint\": \"checkpoint-4\", "
+               "\"save_seconds\": 0.375, \"disk_seconds\": 6.125}\n");
+    char *printed = read_file("out"), *said = read_file("messages");
+    assert_string_equal(printed, "");
+    assert_string_equal(said,
+                        "checkpoint 4: training stopped for 0.38 s; on the disk 6.12 s later\n");
+    free(printed);
+    free(said);
+}
+
 static void a_log_that_cannot_be_written_is_a_fault(void **state)
 {
     (void)state;
@@ -234,6 +255,7 @@ int main(void)
         IN_A_FOLDER(a_resumed_run_drops_what_the_last_one_left),
         IN_A_FOLDER(a_plain_line_says_of_which_model),
         IN_A_FOLDER(a_resumed_run_without_a_log_begins_one),
+        IN_A_FOLDER(a_checkpoint_that_is_on_the_disk_is_told),
         IN_A_FOLDER(a_log_that_cannot_be_written_is_a_fault),
         IN_A_FOLDER(the_live_line),
         IN_A_FOLDER(without_a_live_line_nothing_is_drawn),
