@@ -217,7 +217,7 @@ static struct figure value_text(const json_t *value)
 {
     const double x = json_number_value(value);
     struct figure f;
-    if (json_is_integer(value) || fabs(x) >= 1e4)
+    if (json_is_integer(value) || fabs(x) >= 1e3)
         return figure_count(x);
     snprintf(f.text, sizeof f.text, "%.4f", x);
     return f;

@@ -19,13 +19,14 @@
 static const struct {
     const char *pattern, *what;
 } kinds[] = {
-    {"model.safetensors", "the model, with what Transformers and zf-run need beside it"},
+    {"model.safetensors", "the model, for zf-run and Transformers"},
     {"all_results.json", "the results"},
+    {"report.html", "curves and results, for a browser"},
     {"trainer_log.jsonl", "losses, rates and evaluations, step by step"},
     {"*.tsv", "predictions, in GLUE's format"},
     {"predict_results*.txt", "predictions"},
     {"checkpoint-*", "to go on from, with --resume_from_checkpoint"},
-    {"zf_train_config.json", "the whole configuration, to run it again with --config"},
+    {"zf_train_config.json", "the whole configuration, to do it again"},
 };
 
 /* As a shell takes it for one word, without what would do something to a terminal. */

@@ -5,7 +5,10 @@
 
 #include <stdarg.h>
 #include <stdio.h>
+#include <string.h>
 #include <unistd.h>
+
+#define INDENT 2 /* of what goes on in another line */
 
 static int log_rank;
 static void (*log_before)(void), (*log_after)(void);
@@ -27,15 +30,46 @@ void log_make_way(void)
         log_before();
 }
 
-static void print(const char *prefix, const char *format, va_list args)
+static int count_characters(const char *text, size_t n)
 {
+    int count = 0;
+    for (size_t i = 0; i < n; i++)
+        count += ((unsigned char)text[i] & 0xC0) != 0x80; /* of a character the first byte */
+    return count;
+}
+
+/* A message from this column on: broken between words where the terminal ends, and indented there. */
+static void print_broken(const char *text, int at, int columns)
+{
+    for (size_t n; *text; text += n) {
+        const size_t blanks = strspn(text, " ");
+        n = blanks + strcspn(text + blanks, " ");
+        const bool breaks = at > INDENT && at + count_characters(text, n) > columns;
+        const size_t skipped = breaks ? blanks : 0;
+        if (breaks)
+            fprintf(stderr, "\n%*s", INDENT, "");
+        fprintf(stderr, "%.*s", (int)(n - skipped), text + skipped);
+        at = (breaks ? INDENT : at) + count_characters(text + skipped, n - skipped);
+    }
+    fputc('\n', stderr);
+}
+
+static void print(bool warning, const char *format, va_list args)
+{
+    const bool terminal = terminal_is_at(STDERR_FILENO);
+    const bool colour = warning && terminal_has_colour(STDERR_FILENO);
+    const char *prefix = warning ? "warning: " : "";
     char raw[2048], shown[2048];
     if (log_rank != 0)
         return;
     vsnprintf(raw, sizeof raw, format, args);
     show_text(shown, sizeof shown, raw);
     log_make_way();
-    fprintf(stderr, "%s%s\n", prefix, shown);
+    fprintf(stderr, "%s%s%s", colour ? TERMINAL_YELLOW : "", prefix, colour ? TERMINAL_PLAIN : "");
+    if (terminal)
+        print_broken(shown, (int)strlen(prefix), terminal_columns(STDERR_FILENO));
+    else
+        fprintf(stderr, "%s\n", shown);
     if (log_after)
         log_after();
 }
@@ -44,7 +78,7 @@ void log_info(const char *format, ...)
 {
     va_list args;
     va_start(args, format);
-    print("", format, args);
+    print(false, format, args);
     va_end(args);
 }
 
@@ -52,8 +86,6 @@ void log_warn(const char *format, ...)
 {
     va_list args;
     va_start(args, format);
-    print(terminal_has_colour(STDERR_FILENO) ? TERMINAL_YELLOW "warning:" TERMINAL_PLAIN " "
-                                             : "warning: ",
-          format, args);
+    print(true, format, args);
     va_end(args);
 }

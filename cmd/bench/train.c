@@ -71,7 +71,7 @@ static const struct bench_option option_table[] = {
     {"--zero_copy", NULL, BENCH_FLAG, FIELD(config.zero_copy), 0, 0,
      "kernels cross the link, in place of copy engines"},
     {"--offload_param", "N", BENCH_WHOLE, FIELD(offload_param), 0, 1 << 16,
-     "blocks on the host, room for N on the device (none; with --fit: chosen)"},
+     "blocks on the host, room for N on the device (0; with --fit: chosen)"},
     {"--no_prefetch", NULL, BENCH_FLAG, FIELD(no_prefetch), 0, 0,
      "they come no earlier than they are needed"},
     {"--stage", "N", BENCH_WHOLE, FIELD(config.zero_stage), 1, 3,

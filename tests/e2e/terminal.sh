@@ -57,6 +57,9 @@ assert len(told) == len(expected), told
 for line, pattern in zip(told, expected):
     assert re.fullmatch(pattern, line), (line, pattern)
     assert len(line) < columns, line
+messages = lines[:lines.index(told[0])]
+assert all(len(line) <= columns for line in messages), messages  # tmux has joined what it broke itself
+assert "; 1 rank(s) on the cpu device matrix products" in " ".join(line.strip() for line in messages), messages
 if columns > 110:
     assert all("lr " in line and "epoch " in line for line in told if " loss" in line and "eval" not in line), told
 assert sum(line.startswith("eval_accuracy ") for line in lines) == 1, lines
@@ -153,15 +156,23 @@ cp "$scratch/check.log" "$scratch/piped"
 check "in a pipe: no escape codes" not has_escape_codes "$scratch/piped"
 check "in a pipe: no trailing blanks" not grep -q ' $' "$scratch/piped"
 check "in a pipe: all steps, and the time left" grep -Eq '^step 4/12  epoch .* tokens/s  .* computing  [0-9]+:[0-9]+ left$' "$scratch/piped"
-check "in a pipe: short" not grep -Eq '^step .{110}' "$scratch/piped"
+check "in a pipe: short" not grep -Eq '^step .{115}' "$scratch/piped"
 check "the first and the last words" python3 - "$scratch/piped" <<'END'
 import sys
 lines = open(sys.argv[1]).read().split("\n")
 assert lines[-3] == "Next:" and lines[-1] == "", lines[-4:]
 END
 
-# A command that is to be typed takes names with blanks.
-check "a folder with blanks" "${short[@]}" --output_dir "$scratch/its own" --max_steps 1 --eval_strategy no
-command=$(sed -n '/^Next:/{n;p}' "$scratch/check.log")
+# A command that is to be typed takes names with blanks. What is of use there is told, whoever has made it.
+mkdir "$scratch/its own"
+touch "$scratch/its own/"{report.html,predict_results.txt,predict_results_2.txt,notes.txt}
+check "a folder with blanks" "${short[@]}" --output_dir "$scratch/its own" --max_steps 1 --eval_strategy no \
+    --save_strategy steps --save_steps 1
+cp "$scratch/check.log" "$scratch/printed"
+check "what is there" grep -q '^  report.html  ' "$scratch/printed"
+check "what is there: several of a kind" grep -q '^  predict_results.txt + 1  *predictions$' "$scratch/printed"
+check "what is there: checkpoints" grep -q '^  checkpoint-1  *to go on from' "$scratch/printed"
+check "what is there: nothing else" not grep -q 'notes.txt' "$scratch/printed"
+command=$(sed -n '/^Next:/{n;p}' "$scratch/printed")
 check "a folder with blanks: what comes next works" bash -c "$command"
 finish
