@@ -1,5 +1,6 @@
 #include "cmd/evaluate.h"
 
+#include "cmd/live.h"
 #include "cmd/run_data.h"
 #include "cmd/stop.h"
 #include "data/alloc.h"
@@ -65,7 +66,7 @@ static struct outcome visit(struct run *run, const struct eval_split *split, con
     float *logits = zf_malloc(sizeof(float) * (size_t)step * (size_t)n_labels);
     trace_begin(run->trace, TRACE_HOST, name);
     trace_begin(run->trace, TRACE_DEVICE, name);
-    place_at(name);
+    live_stage(name, n);
     place_work(true);
     for (int begin = 0; begin < n && !must_stop(run); begin += step * size) {
         const int first = begin + comm_rank(run->comm) * step;
@@ -74,7 +75,9 @@ static struct outcome visit(struct run *run, const struct eval_split *split, con
         else
             gpt_pass_by(run->model);
         place_pass();
+        live_stage_done(begin + step * size < n ? begin + step * size : n);
     }
+    live_stage_end();
     trace_end(run->trace, TRACE_DEVICE, 0);
     free(logits);
     comm_all_reduce_f64(run->comm, &o.loss, 1);
@@ -115,7 +118,7 @@ bool evaluate_split(struct run *run, const struct eval_split *split, json_t *res
     const char *suffix = split->split == GLUE_DEV_MISMATCHED ? "_mm" : "";
     double start = clock_seconds();
     struct outcome o;
-    if (!run_split(run, split, "evaluate", &o, err))
+    if (!run_split(run, split, "evaluating", &o, err))
         return false;
     if (run->stopped) {
         free(o.predictions);
@@ -174,7 +177,7 @@ static bool write_predictions(const struct run *run, const struct eval_split *sp
 bool predict_split(struct run *run, const struct eval_split *split, struct zf_error *err)
 {
     struct outcome o;
-    if (!run_split(run, split, "predict", &o, err))
+    if (!run_split(run, split, "predicting", &o, err))
         return false;
     bool ok = comm_rank(run->comm) != 0 || write_predictions(run, split, o.predictions, err);
     free(o.predictions);

@@ -4,6 +4,7 @@
 #include "cmd/checkpoint.h"
 #include "cmd/checkpoint_folders.h"
 #include "cmd/evaluate.h"
+#include "cmd/live.h"
 #include "cmd/lr_schedule.h"
 #include "cmd/monitor.h"
 #include "cmd/progress.h"
@@ -11,15 +12,14 @@
 #include "cmd/stop.h"
 #include "data/alloc.h"
 #include "data/clock.h"
+#include "data/figures.h"
 #include "data/file.h"
 #include "data/log.h"
-#include "offload/comm/place.h"
 
 #include <limits.h>
 #include <math.h>
 #include <stdlib.h>
 #include <string.h>
-#include <unistd.h>
 
 /* What to do where numbers are not finite. */
 #define ADVICE " (a smaller learning_rate or max_grad_norm may help)"
@@ -282,8 +282,10 @@ static bool save(struct trainer *t, struct zf_error *err)
     if (await_saving(t, err)) {
         engine_settle(t->run->engine);
         place_at("saving a checkpoint");
+        live_stage("saving a checkpoint", 0);
         t->begun_step = s->step;
         t->saving = checkpoint_save(t->run, s, err);
+        live_stage_end();
     }
     trace_end(t->run->trace, TRACE_HOST, 0);
     if (!t->saving)
@@ -349,7 +351,8 @@ static bool leave(struct trainer *t, struct zf_error *err)
     const struct config *c = t->run->config;
     const char *reason = stop_reason(t->run->comm);
     int step = t->state.step;
-    log_info("%s: stopping after step %d of %d", reason, step, c->total_steps);
+    log_info("%s: stopping after step %s of %s", reason, figure_count(step).text,
+             figure_count(c->total_steps).text);
     if (!follow_saving(t, true, err) ||
         (t->saved_step != step && !(save(t, err) && follow_saving(t, true, err))))
         return false;
@@ -404,7 +407,7 @@ static bool resume(struct trainer *t, int *kept, struct zf_error *err)
     const struct config *c = t->run->config;
     char *from;
     *kept = -1;
-    place_at("loading a checkpoint");
+    live_stage("loading a checkpoint", 0);
     bool ok = find_checkpoint(t->run, &from, err);
     if (ok && from) {
         log_info("resuming from %s%s", from,
@@ -427,8 +430,7 @@ static bool open_reports(struct trainer *t, struct zf_error *err)
     if (comm_rank(t->run->comm) == 0) {
         ok = monitor_create(&t->monitor, &c->csv_monitor, err);
         if (ok) /* last: it begins the log anew */
-            t->progress = progress_create(c->output_dir, t->state.step, c->total_steps,
-                                          !c->disable_tqdm && isatty(STDERR_FILENO), err);
+            t->progress = progress_create(c->output_dir, t->state.step, c->total_steps, err);
         ok = ok && t->progress;
     }
     return comm_all_ok(t->run->comm, ok, err);
@@ -460,7 +462,9 @@ static bool settle_on_model(struct trainer *t, bool best, struct zf_error *err)
     char *path = checkpoint_path(t->state.best_home, t->state.best_step);
     log_info("loading the best model, of step %d: %s %g", t->state.best_step,
              t->run->config->metric_for_best_model, t->state.best_metric);
+    live_stage("loading the best model", 0);
     bool ok = checkpoint_check(t->run, path, err) && checkpoint_load(t->run, path, &ignored, err);
+    live_stage_end();
     if (ok)
         free(ignored.best_home);
     free(path);
@@ -507,8 +511,10 @@ static bool conclude(struct trainer *t, json_t *results, struct zf_error *err)
     }
     json_t *evaluation = json_object();
     const int step = best ? s->best_step : s->step;
-    bool ok = evaluate(t, step, evaluation, err) &&
-              (t->run->stopped || checkpoint_export(t->run, t->run->config->output_dir, err));
+    bool ok = evaluate(t, step, evaluation, err);
+    live_stage("writing the model", 0);
+    ok = ok && (t->run->stopped || checkpoint_export(t->run, t->run->config->output_dir, err));
+    live_stage_end();
     if (ok && !t->run->stopped && t->run->n_dev > 0)
         log_evaluation(t, step, best ? "best" : "final", evaluation);
     json_object_update(results, evaluation);
@@ -564,6 +570,7 @@ bool train_plan(struct run *run, int warm_up, int steps, struct plan_report *rep
             plan_report_restart(report);
         else if (ok && step >= warm_up)
             plan_report_step(report, &done.report);
+        live_stage_done(step + 1);
     }
     free(t.order);
     return ok;
