@@ -35,7 +35,7 @@ def trace(*options):
 def results(folder):
     files = {p.relative_to(folder): p for p in folder.rglob("*") if p.is_file()}
     return {name: path for name, path in files.items()
-            if path.name not in ("all_results.json", "trainer_log.jsonl", "zf_train_config.json")}
+            if path.name not in ("all_results.json", "trainer_log.jsonl", "zf_train_config.json", "report.html")}
 
 
 def describe(expected, found):
