@@ -22,7 +22,8 @@ struct report {
     struct curves curves;
     json_t *mistakes; /* of the last evaluation, an array, */
     int evaluated;    /* after this step */
-    double start;     /* of the run */
+    int first_step;   /* where this run began, not the one that it resumes, */
+    double start;     /* and when */
     double next;      /* no page earlier */
     bool warned;
 };
@@ -52,6 +53,7 @@ struct report *report_create(const struct run *run, int first_step, struct zf_er
         .run = run,
         .path = zf_format("%s/report.html", run->config->output_dir),
         .mistakes = json_array(),
+        .first_step = first_step,
         .start = clock_seconds(),
     };
     if (read_log(r, first_step, err))
@@ -164,6 +166,7 @@ static json_t *run_json(const struct report *r, int step, const char *state, con
     json_object_set_new(json, "step", json_integer(step));
     json_object_set_new(json, "total_steps", json_integer(c->total_steps));
     json_object_set_new(json, "steps_per_epoch", json_integer(c->steps_per_epoch));
+    json_object_set_new(json, "first_step", json_integer(r->first_step));
     json_object_set_new(json, "seconds", json_real(clock_seconds() - r->start));
     json_object_set_new(json, "written", json_integer((json_int_t)time(NULL)));
     json_object_set_new(json, "curves", curves_json(&r->curves));

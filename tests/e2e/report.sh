@@ -61,6 +61,17 @@ for key in "loss", "learning_rate", "grad_norm", "eval_loss", "eval_accuracy":
     assert parts["curves"][key] == whole["curves"][key], key
 assert parts["mistakes"] == whole["mistakes"]
 END
+check "the best model is evaluated" "${run[@]}" --save_strategy steps --save_steps 4 --load_best_model_at_end \
+    --metric_for_best_model loss --learning_rate 0.01 --lr_scheduler_type constant --output_dir "$scratch/best"
+data "$scratch/best" >"$scratch/best.json"
+check "and told of, not drawn twice" python3 - "$scratch/best.json" <<'END'
+import json, sys
+run, = json.load(open(sys.argv[1]))
+assert run["evaluated"] == run["results"]["best_global_step"] < 16 == run["step"], run["evaluated"]
+assert run["curves"]["eval_loss"]["step"] == [4, 8, 12, 16]
+right = sum(n for label, answer, n in run["mistakes"][0]["cells"] if label == answer)
+assert abs(right / 64 - run["results"]["eval_accuracy"]) < 1e-6
+END
 "${run[@]}" --output_dir "$scratch/watched" --max_steps 100000 --eval_steps 20 >/dev/null 2>&1 &
 pid=$!
 for ((i = 0; i < 600; i++)); do
@@ -112,6 +123,8 @@ check "77 labels" "${own[@]}" --train_file "$scratch/labels.csv" --validation_sp
     --output_dir "$scratch/labels"
 check "scores" "${own[@]}" --train_file "$scratch/scores.csv" --validation_split_percentage 30 --max_steps 10 \
     --output_dir "$scratch/scores"
+check "two splits" "$train" --config configs/adamw.json "${tiny[@]}" --task_name mnli --data_dir tests/fixtures/glue \
+    --train_batch_size 4 --per_device_train_batch_size 4 --max_steps 2 --output_dir "$scratch/mnli"
 check "text" "${own[@]}" --task_name lm --train_file "$scratch/text.txt" --max_steps 10 --output_dir "$scratch/text"
 
 # Several on one page.
@@ -125,6 +138,7 @@ says() { # says WORDS COMMAND...: it fails, with a sentence that has them
 check "a folder without a report" says "^zf-bench: $scratch/without/report.html: " "$build/zf-bench" report \
     "$scratch/without" --output "$scratch/none.html"
 check "no folder" says "^zf-bench: report: no FOLDER is given" "$build/zf-bench" report
+check "--help" "$build/zf-bench" report --help
 check "another page" says "README.md: this is no report of zf-train" "$build/zf-bench" report README.md
 check "and nothing is written" test ! -e "$scratch/none.html"
 
@@ -154,6 +168,16 @@ check "a run's page" draw "$scratch/whole/report.html" \
     "dom.has('16 steps', 'finished', 'Confusion matrix', 'wrongest', 'topk_ratio', 'configs/zenflow.json:')" \
     "len(dom.find('svg', class_='matrix')) == 1" "len(dom.find('svg', class_='memory')) == 1" \
     "'--max_steps' in dom.find('tr', data_key='max_steps')[0][2]" "not dom.find('tr', data_key='seed')"
+cat "$scratch/whole/report.html" - >"$scratch/touched.html" <<'END'
+<script>
+const curve = document.querySelector("[data-chart=Loss] svg"), box = curve.getBoundingClientRect();
+curve.dispatchEvent(new PointerEvent("pointermove", {clientX: box.right - 5, clientY: box.top + 50}));
+document.getElementById("all-keys").click();
+</script>
+END
+check "it tells the values under the pointer, and defaults" draw "$scratch/touched.html" \
+    "re.match(r'step 16training [0-9.]+evaluation [0-9.]+', dom.find('div', class_='tip')[0][2])" \
+    "dom.find('tr', data_key='seed')"
 check "one that trains" draw "$scratch/watched/report.html" "dom.has('training', 'of 100,000')"
 check "one that failed" draw "$scratch/failed/report.html" "dom.has('failed', 'diverged')"
 check "77 labels, and texts that are no HTML" draw "$scratch/labels/report.html" "not dom.find('img')" \
@@ -161,6 +185,9 @@ check "77 labels, and texts that are no HTML" draw "$scratch/labels/report.html"
     "dom.has('Confused most')" "dom.has('<img', '</script><script>document', 'é中😀', '<!--')" "len(dom.find('tr')) > 40"
 check "scores" draw "$scratch/scores/report.html" "len(dom.find('svg', class_='scatter')) == 1" \
     "'Mean squared error' in dom.charts" "dom.has('squared error')" "not dom.find('svg', class_='matrix')"
+check "two splits" draw "$scratch/mnli/report.html" "len(dom.find('svg', class_='matrix')) == 2" \
+    "dom.has('Mistakes on dev_matched', 'Mistakes on dev_mismatched')"
+check "one that was resumed" draw "$scratch/parts/report.html" "dom.has('since it was resumed at step')"
 check "text" draw "$scratch/text/report.html" "'Perplexity' in dom.charts" "not dom.find(class_='mistakes')"
 check "three runs" draw "$scratch/comparison.html" "dom.has('3 runs', 'whole', 'parts', 'scores')" \
     "len([p for p in dom.find('path', class_='curve') if p[1]['data-name'].endswith('training')]) == 3" \
