@@ -20,7 +20,7 @@ struct listeners *listeners_create(const struct run *run, int first_step, struct
     const struct config *c = run->config;
     struct listeners *l = zf_calloc(1, sizeof *l);
     bool ok = monitor_create(&l->monitor, c, first_step, err) &&
-              tensorboard_create(&l->tensorboard, c, first_step, err) &&
+              tensorboard_create(&l->tensorboard, run, first_step, err) &&
               (!c->html_report || (l->report = report_create(run, first_step, err)));
     if (ok)
         return l;

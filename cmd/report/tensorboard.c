@@ -66,9 +66,20 @@ static char *choose_folder(const struct config *c, int first_step, struct zf_err
     return folder;
 }
 
-bool tensorboard_create(struct tensorboard **t, const struct config *c, int first_step,
+/* Takes the reference. */
+static void write_json(struct tensorboard *t, const char *tag, json_t *json)
+{
+    char *text = json_dumps(json, JSON_INDENT(2) | JSON_PRESERVE_ORDER | JSON_REAL_PRECISION(9));
+    events_text(t->events.file, events_now(), 0, tag, text);
+    free(text);
+    json_decref(json);
+}
+
+bool tensorboard_create(struct tensorboard **t, const struct run *run, int first_step,
                         struct zf_error *err)
 {
+    const struct config *c = run->config;
+    const char *const *labels = run->task->n_labels > 1 ? run->task->names : NULL;
     struct events events = {0};
     if (!c->reports_to_tensorboard)
         return true;
@@ -79,11 +90,8 @@ bool tensorboard_create(struct tensorboard **t, const struct config *c, int firs
         return false;
     *t = zf_malloc(sizeof **t);
     (*t)->events = events;
-    json_t *config = config_json(c);
-    char *text = json_dumps(config, JSON_INDENT(2) | JSON_PRESERVE_ORDER | JSON_REAL_PRECISION(9));
-    events_text(events.file, events_now(), 0, "args", text);
-    free(text);
-    json_decref(config);
+    write_json(*t, "args", config_json(c));
+    write_json(*t, "model_config", gpt_config_json(&run->model_config, labels));
     return true;
 }
 

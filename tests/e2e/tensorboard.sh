@@ -93,6 +93,8 @@ results = json.load(open(sys.argv[1] + "/out/all_results.json"))
 assert same(found["train/train_loss"], [[12, results["train_loss"]]]), found["train/train_loss"]
 assert same(found["train/train_runtime"], [[12, results["train_runtime"]]])
 assert json.loads(found["texts"]["args/text_summary"])["csv_monitor"]["job_name"] == "csv"
+model = json.load(open(sys.argv[1] + "/out/config.json"))
+assert json.loads(found["texts"]["model_config/text_summary"]) == model and model["n_layer"] == 2
 END
 check "and DeepSpeed's, at its samples" python3 - "$scratch" <<'END'
 import json, sys
