@@ -20,6 +20,10 @@ struct eval_split {
     enum glue_split split;
     struct glue_data data; /* empty for language modelling */
     struct dataset set;
+    /* What the model answered when it was evaluated last, on every rank; NULL before, and for
+     * language modelling. */
+    float *answers; /* (set.n_sequences), labels or scores */
+    float *losses;  /* (set.n_sequences), of the label that is right; regression: NULL */
 };
 
 #define RUN_MAX_SPLITS 2 /* MNLI: matched and mismatched */

@@ -410,6 +410,8 @@ void run_free_data(struct run *run)
     bool view = run->train.tokens && run->dev[0].set.tokens == run->train.tokens;
     for (int i = 0; i < RUN_MAX_SPLITS; i++) {
         glue_free(&run->dev[i].data);
+        free(run->dev[i].answers);
+        free(run->dev[i].losses);
         glue_free(&run->test[i].data);
         if (!view)
             dataset_free(&run->dev[i].set);

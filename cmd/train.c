@@ -6,8 +6,8 @@
 #include "cmd/evaluate.h"
 #include "cmd/live.h"
 #include "cmd/lr_schedule.h"
-#include "cmd/monitor.h"
 #include "cmd/progress.h"
+#include "cmd/report/listeners.h"
 #include "cmd/step.h"
 #include "cmd/stop.h"
 #include "data/alloc.h"
@@ -28,17 +28,17 @@ struct trainer {
     struct run *run;
     struct stepper stepper;
     struct train_state state;
-    struct progress *progress;  /* rank 0, else NULL */
-    struct monitor *monitor;    /* rank 0, else NULL */
-    int *order;                 /* (n_sequences) the current epoch's order */
-    int epoch;                  /* that `order` belongs to, -1: none yet */
-    struct telemetry telemetry; /* since the last log entry */
-    bool offloads;              /* some state lives on the host */
-    bool skipping;              /* the last step was skipped */
-    struct saving *saving;      /* the checkpoint that is on its way to the disk, or NULL */
-    int begun_step;             /* the last one of which a checkpoint was begun, */
-    double stopped, went_on;    /* how long training stood still for it, and when it went on */
-    int saved_step;             /* the last one whose checkpoint output_dir has, -1: none yet */
+    struct progress *progress;   /* rank 0, else NULL */
+    struct listeners *listeners; /* rank 0, else NULL */
+    int *order;                  /* (n_sequences) the current epoch's order */
+    int epoch;                   /* that `order` belongs to, -1: none yet */
+    struct telemetry telemetry;  /* since the last log entry */
+    bool offloads;               /* some state lives on the host */
+    bool skipping;               /* the last step was skipped */
+    struct saving *saving;       /* the checkpoint that is on its way to the disk, or NULL */
+    int begun_step;              /* the last one of which a checkpoint was begun, */
+    double stopped, went_on;     /* how long training stood still for it, and when it went on */
+    int saved_step;              /* the last one whose checkpoint output_dir has, -1: none yet */
     int unproved;         /* the step of a checkpoint whose model has not done a step yet, or 0; */
     int unproved_best;    /* and its best_step */
     struct zf_error late; /* at the end a checkpoint could not be written, or "" */
@@ -76,19 +76,25 @@ static json_t *new_entry(const struct trainer *t, int step)
     return entry;
 }
 
-/* Only rank 0 logs, so its fault is nobody else's to wait for. */
+/* Tells all who want to know of it. Takes the reference. Only rank 0 logs, so its fault is nobody
+ * else's to wait for. */
 static void write_entry(struct trainer *t, json_t *entry)
 {
     struct zf_error err;
-    if (!progress_log(t->progress, entry, &err))
+    if (!listeners_log(t->listeners, entry, &err) || !progress_log(t->progress, entry, &err))
         comm_abort(t->run->comm, &err);
 }
 
-static void write_monitor(struct trainer *t, const char *name, double value)
+/* The same of a step. */
+static void tell_step(struct trainer *t, const struct step_result *done, float lr)
 {
+    const int step = t->state.step;
     struct zf_error err;
-    const long samples = (long)t->state.step * t->run->config->train_batch_size;
-    if (!monitor_write(t->monitor, name, samples, value, &err))
+    if (!t->progress)
+        return;
+    progress_step(t->progress, step, epoch_of(t, step), done->loss, lr,
+                  t->offloads ? telemetry_stall(&t->telemetry) : -1, done->tokens);
+    if (!listeners_step(t->listeners, step, done->report.skipped ? NAN : done->loss, lr, &err))
         comm_abort(t->run->comm, &err);
 }
 
@@ -113,8 +119,6 @@ static void log_step(struct trainer *t, float lr, const struct step_report *repo
             telemetry_describe(&t->telemetry, gpt_params(t->run->model)->n_parameters, entry);
         if (s->skipped_steps)
             json_object_set_new(entry, "skipped_steps", json_integer(s->skipped_steps));
-        write_monitor(t, "Train/Samples/train_loss", loss);
-        write_monitor(t, "Train/Samples/lr", lr);
         write_entry(t, entry);
     }
     s->loss_sum = 0;
@@ -334,9 +338,7 @@ static bool train_step(struct trainer *t, struct zf_error *err)
     }
     if (!check_loss(t, &done, err) || !(t->skipping || drop_oldest(t, s->step - 1, err)))
         return false;
-    if (t->progress)
-        progress_step(t->progress, s->step, epoch_of(t, s->step), done.loss, lr,
-                      t->offloads ? telemetry_stall(&t->telemetry) : -1, done.tokens);
+    tell_step(t, &done, lr);
     log_step(t, lr, &done.report);
     if (evaluation_is_due(t) && !evaluate_on_the_way(t, err))
         return false;
@@ -428,12 +430,31 @@ static bool open_reports(struct trainer *t, struct zf_error *err)
     const struct config *c = t->run->config;
     bool ok = true;
     if (comm_rank(t->run->comm) == 0) {
-        ok = monitor_create(&t->monitor, &c->csv_monitor, err);
-        if (ok) /* last: it begins the log anew */
+        t->listeners = listeners_create(t->run, t->state.step, err);
+        if (t->listeners) /* last: it begins the log anew */
             t->progress = progress_create(c->output_dir, t->state.step, c->total_steps, err);
-        ok = ok && t->progress;
+        ok = t->progress != NULL;
     }
     return comm_all_ok(t->run->comm, ok, err);
+}
+
+/* The last that is told, also of a run that has failed. */
+static bool close_reports(struct trainer *t, bool ok, const json_t *results, struct zf_error *err)
+{
+    const bool stopped = t->run->stopped;
+    const char *state = !ok ? "failed" : stopped ? "stopped" : "done";
+    struct zf_error late;
+    bool told = !t->listeners || listeners_finish(t->listeners, t->state.step, state,
+                                                  ok ? NULL : err->text, results, &late);
+    listeners_destroy(t->listeners);
+    progress_destroy(t->progress);
+    if (!told && (!ok || stopped))
+        log_warn("%s", late.text);
+    if (!ok || stopped)
+        return ok;
+    if (!told)
+        *err = late;
+    return comm_all_ok(t->run->comm, told, err);
 }
 
 /* Now that nothing is left to fail, what dead runs have left unfinished goes; and, with
@@ -601,8 +622,7 @@ bool train(struct run *run, json_t *results, struct zf_error *err)
         ok = leave(&t, err);
     if (!ok) /* what was saved before the fault is worth having */
         follow_saving(&t, true, &ignored);
-    monitor_destroy(t.monitor);
-    progress_destroy(t.progress);
+    ok = close_reports(&t, ok, results, err);
     free(t.state.best_home);
     free(t.order);
     return ok;

@@ -24,6 +24,7 @@
 #include "data/error.h"
 #include "data/glue.h"
 
+#include <jansson.h>
 #include <stdbool.h>
 #include <stdio.h>
 
@@ -102,9 +103,11 @@ struct zenflow_config {
     double deferred_lr_scale; /* of host updates, or ZENFLOW_LR_SQRT */
 };
 
-struct csv_monitor_config {
+/* DeepSpeed's csv_monitor and tensorboard blocks. */
+struct monitor_config {
     bool enabled;
-    char *output_path, *job_name;
+    char *output_path; /* NULL: output_dir */
+    char *job_name;    /* a folder within it */
 };
 
 struct config_origin;
@@ -178,7 +181,11 @@ struct config {
     bool load_best_model_at_end;
     char *metric_for_best_model; /* set where load_best_model_at_end is: "loss", "accuracy", ... */
     bool greater_is_better;
-    struct csv_monitor_config csv_monitor;
+    char *report_to;             /* as it was given: names with commas between */
+    bool reports_to_tensorboard; /* and what follows from it */
+    char *logging_dir;           /* then the folder of event files, or NULL */
+    bool html_report;            /* output_dir/report.html */
+    struct monitor_config csv_monitor, tensorboard;
 
     /* where optimizer state lives */
     int zero_stage;
@@ -214,11 +221,16 @@ void config_print_help(FILE *out);
  * "default", "FILE:LINE", "--option" or "auto"; with the name used there, if it was another. Values
  * are written as in JSON. */
 void config_print(const struct config *c, FILE *out);
+/* The same for programs: [{"heading", "keys": [[name, value, origin], ...]}, ...], all of them
+ * texts. The caller releases it. */
+json_t *config_describe(const struct config *c);
 
 /* The effective configuration as a file that --config accepts and that gives the same run on the
  * same number of ranks: a DeepSpeed JSON with training_arguments, every value once, under its
  * DeepSpeed name if it has one, and no "auto" but those that are settled while training. To be
  * called after config_resolve_steps, where the run trains. */
 bool config_write(const struct config *c, const char *path, struct zf_error *err);
+/* What it writes. The caller releases it. */
+json_t *config_json(const struct config *c);
 
 #endif

@@ -187,8 +187,8 @@ const char *config_expected(const struct config_key *key, char *out, size_t size
         append(out, size, "%s", key->expected);
     } else if (key->type == CONFIG_BOOL || key->type == CONFIG_TRUTH) {
         append(out, size, "true or false");
-    } else if (key->type == CONFIG_STRING) {
-        append(out, size, "a string");
+    } else if (key->type == CONFIG_STRING || key->type == CONFIG_NAMES) {
+        append(out, size, "a string%s", key->type == CONFIG_NAMES ? " or a list of strings" : "");
     } else if (key->type == CONFIG_CHOICE) {
         append_choices(key->choices, out, size);
     } else {
@@ -313,6 +313,30 @@ static bool store_string(struct config *c, const struct config_key *key, const j
     return true;
 }
 
+static bool store_names(struct config *c, const struct config_key *key, const json_t *value)
+{
+    char *all = zf_strdup("");
+    bool ok = true;
+    json_t *name;
+    size_t i;
+    if (!json_is_array(value)) {
+        free(all);
+        return store_string(c, key, value);
+    }
+    json_array_foreach(value, i, name)
+    {
+        char *before = all;
+        ok = ok && json_is_string(name);
+        all = zf_format("%s%s%s", before, i ? "," : "", ok ? json_string_value(name) : "");
+        free(before);
+    }
+    json_t *joined = json_string(all);
+    ok = ok && store_string(c, key, joined);
+    json_decref(joined);
+    free(all);
+    return ok;
+}
+
 bool config_store(struct config *c, const struct config_key *key, const json_t *value)
 {
     switch (key->type) {
@@ -329,6 +353,8 @@ bool config_store(struct config *c, const struct config_key *key, const json_t *
         return store_choice(c, key, json_string_value(value));
     case CONFIG_STRING:
         return store_string(c, key, value);
+    case CONFIG_NAMES:
+        return store_names(c, key, value);
     case CONFIG_PAIR:
     case CONFIG_SAME:
     case CONFIG_HEADING:
@@ -373,6 +399,7 @@ json_t *config_value(const struct config *c, const struct config_key *key)
     case CONFIG_REAL:
         return number_value(at, *(double *)field(c, at));
     case CONFIG_STRING:
+    case CONFIG_NAMES:
         return json_string(*(char **)field(c, at));
     case CONFIG_CHOICE:
         return choice_value(at->choices, *(int *)field(c, at));
@@ -447,7 +474,8 @@ const char *config_suggest_value(const struct config_key *key, const json_t *val
     double x = json_number_value(value);
     if (key->type == CONFIG_REAL && key->min == 0 && key->max <= 1 && x > 1 && x <= 100)
         append(out, size, " (did you mean %g?)", x / 100);
-    if (text && key->type != CONFIG_CHOICE && key->type != CONFIG_STRING) {
+    if (text && key->type != CONFIG_CHOICE && key->type != CONFIG_STRING &&
+        key->type != CONFIG_NAMES) {
         json_t *unquoted = config_parse_text(key, text);
         char *plain = config_dump(unquoted, 0);
         if (!json_is_string(unquoted))

@@ -19,7 +19,8 @@
     ARG(key), .type = CONFIG_INT, .standard = value, .min = low, .max = INT_MAX, .help = text
 #define ARG_REAL(key, value, low, high, text)                                                      \
     ARG(key), .type = CONFIG_REAL, .standard = value, .min = low, .max = high, .help = text
-#define ARG_TEXT(key, text) ARG(key), .type = CONFIG_STRING, .help = text
+#define ARG_TEXT(key, text)         ARG(key), .type = CONFIG_STRING, .help = text
+#define ARG_NAMES(key, value, text) ARG(key), .type = CONFIG_NAMES, .standard = value, .help = text
 #define ARG_CHOICE(key, list, value, text)                                                         \
     ARG(key), .type = CONFIG_CHOICE, .choices = list, .standard = value, .help = text
 
@@ -195,7 +196,22 @@ const struct config_key config_table[] = {
     {ARG_BOOL(load_best_model_at_end, "false", "end with the checkpoint that evaluated best")},
     {ARG_TEXT(metric_for_best_model, "what is best: loss (default) or a metric of the task")},
     {ARG_BOOL(greater_is_better, NULL, "default: unless the metric is a loss or perplexity")},
-    {DS_BOOL("csv_monitor.enabled", csv_monitor.enabled, "false", "write the log as CSV files")},
+    {ARG_BOOL(html_report, "true",
+              "output_dir/report.html: curves, memory, mistakes and configuration as one page, "
+              "written while training too; zf-bench report puts several runs on one")},
+    {ARG_NAMES(report_to, "none",
+               "tensorboard: event files in logging_dir; all: the same; none: neither")},
+    {ARG_TEXT(logging_dir, "folder of TensorBoard's event files; default: TENSORBOARD_LOGGING_DIR, "
+                           "or a new one in output_dir/runs")},
+    {DS_BOOL("tensorboard.enabled", tensorboard.enabled, "false",
+             "DeepSpeed's monitor: loss and learning rate of each step, and evaluations, as event "
+             "files")},
+    {DS_TEXT("tensorboard.output_path", tensorboard.output_path, NULL,
+             "their folder; default: output_dir")},
+    {DS_TEXT("tensorboard.job_name", tensorboard.job_name, "DeepSpeedJobName",
+             "the folder in it that this run makes")},
+    {DS_BOOL("csv_monitor.enabled", csv_monitor.enabled, "false",
+             "the same as CSV files, one for each name")},
     {DS_TEXT("csv_monitor.output_path", csv_monitor.output_path, NULL,
              "their folder; default: output_dir")},
     {DS_TEXT("csv_monitor.job_name", csv_monitor.job_name, "DeepSpeedJobName",

@@ -33,7 +33,7 @@ def run(number):
 def results(folder):
     files = {p.relative_to(folder): p for p in folder.rglob("*") if p.is_file()}
     return {name: path for name, path in files.items()
-            if path.name not in ("all_results.json", "trainer_log.jsonl", "zf_train_config.json")}
+            if path.name not in ("all_results.json", "trainer_log.jsonl", "zf_train_config.json", "report.html")}
 
 
 def describe(expected, found):
