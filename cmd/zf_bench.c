@@ -2,6 +2,7 @@
 #include "cmd/bench/adam.h"
 #include "cmd/bench/kernels.h"
 #include "cmd/bench/machine.h"
+#include "cmd/bench/report.h"
 #include "cmd/bench/train.h"
 #include "cmd/openmp_spin.h"
 #include "cmd/standard_streams.h"
@@ -19,6 +20,7 @@ static const struct benchmark benchmarks[] = {
     {"kernels", "each operator's time and its share of the device's own limits", bench_kernels},
     {"train", "synthetic training steps, with --compare under each offloading method", bench_train},
     {"machine", "this machine's rates, as a file for plans", bench_machine},
+    {"report", "several runs' report.html on one page, to compare them", bench_report},
 };
 static const size_t n_benchmarks = sizeof benchmarks / sizeof *benchmarks;
 

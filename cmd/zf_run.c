@@ -1,7 +1,9 @@
 /* zf-run: answers with a trained model: classifies sentences, completes texts, talks. One process,
  * no MPI. */
 #include "cmd/answer/answer.h"
+#include "cmd/live.h"
 #include "cmd/openmp_spin.h"
+#include "data/terminal.h"
 #include "model/device/device.h"
 
 #include <errno.h>
@@ -10,6 +12,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <unistd.h>
 
 static const char usage[] =
     "usage: zf-run MODEL [options] [TEXT ...]\n"
@@ -236,7 +239,10 @@ static bool check_kind(const struct answer_options *o, bool lm, struct zf_error 
 static bool answer(struct answer_options *options, struct zf_error *err)
 {
     struct answerer a;
+    live_begin(terminal_is_at(STDERR_FILENO));
+    live_stage("loading the model", 0);
     bool ok = answerer_open(&a, options, err);
+    live_end();
     const bool lm = ok && a.config.head == GPT_HEAD_LM;
     ok = ok && check_kind(options, lm, err);
     if (options->max_new_tokens == 0)

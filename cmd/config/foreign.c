@@ -126,11 +126,11 @@ static const struct config_foreign special[] = {
     {REFUSED("communication_data_type",
              "ranks exchange gradients in the type that they are computed in")},
     {REFUSED(ZERO "zenflow.steps_per_epoch", "the run counts them itself")},
+    {REFUSED("wandb", CONFIG_NO_WANDB)},
+    {REFUSED("comet", CONFIG_REPORTS)},
+    {REFUSED("trackio", CONFIG_REPORTS)},
 
     /* and those that would not */
-    {NOTED("tensorboard", "use csv_monitor")},
-    {NOTED("wandb", "use csv_monitor")},
-    {NOTED("comet", "use csv_monitor")},
     {NOTED("optimizer.params.max_grad_norm", "use gradient_clipping")},
 };
 
@@ -164,15 +164,13 @@ static const struct idle {
      "log_level=passive log_level_replica=warning log_on_each_node=true "
      "logging_nan_inf_filter=true "},
     {"trainer_state.json has num_input_tokens_seen, and trainer_log.jsonl tokens_per_second, in "
-     "any "
-     "case",
+     "any case",
      "include_num_input_tokens_seen include_tokens_per_second "},
     {"memory is planned, and said, before the first step", "skip_memory_metrics=true "},
     {"a resumed run goes on with early stopping as it was in any case",
      "restore_callback_states_from_checkpoint "},
-    {"use csv_monitor or trainer_log.jsonl", "report_to "},
     {"it is a name for a tracker that is not available here",
-     "run_name project=huggingface logging_dir trackio_space_id trackio_bucket_id "
+     "run_name project=huggingface trackio_space_id trackio_bucket_id "
      "trackio_static_space_id "},
     {"nothing is uploaded from here",
      "hub_model_id hub_strategy=every_save hub_token hub_private_repo hub_always_push "

@@ -1,0 +1,9 @@
+/* Several runs' reports on one page: what their folders' report.html hold, side by side. */
+#ifndef ZF_CMD_BENCH_REPORT_H
+#define ZF_CMD_BENCH_REPORT_H
+
+#include "data/error.h"
+
+bool bench_report(int argc, char **argv, struct zf_error *err);
+
+#endif
