@@ -10,10 +10,11 @@ packages=(gcc g++ cmake ninja-build pkg-config libopenmpi-dev openmpi-bin libdnn
     libjansson-dev libcsv-dev libpcre2-dev libsentencepiece-dev libutf8proc-dev libxxhash-dev)
 case "${1:-}" in
 "") ;;
---tests) packages+=(libcmocka-dev clang clang-format libclang-rt-dev libomp-dev valgrind shellcheck strace xxhash curl unzip zip python3) ;;
+--tests) packages+=(libcmocka-dev clang clang-format libclang-rt-dev libomp-dev valgrind shellcheck strace xxhash curl unzip zip python3
+    dpkg-dev file debootstrap zsh mandoc) ;;
 *)
     echo "setup.sh: unknown argument '$1': the only one is --tests" >&2
-    exit 1
+    exit 2
     ;;
 esac
 

@@ -28,6 +28,8 @@ struct bench_options {
     size_t n;
 };
 
+/* What stands for its value in help: "N"; NULL where it takes none. */
+const char *bench_option_value(const struct bench_option *option);
 /* Sets the fields that the words name; argv[0] is passed over. --help prints the options, sets
  * *help and reads no further. Fails where a word is no option, lacks its value, or the value is out
  * of range. */

@@ -19,7 +19,7 @@ static int make_folder(void **state)
 static int remove_folder(void **state)
 {
     (void)state;
-    struct zf_error err = {""};
+    struct zf_error err = {0};
     bool ok = file_remove_directory(folder, &err);
     free(folder);
     return ok ? 0 : -1;
@@ -27,7 +27,7 @@ static int remove_folder(void **state)
 
 static char *read_file(const char *name)
 {
-    struct zf_error err = {""};
+    struct zf_error err = {0};
     char *path = zf_format("%s/%s", folder, name), *text;
     size_t n;
     assert_works(file_read(path, &text, &n, &err), err);
@@ -74,7 +74,7 @@ static void release(FILE *stream, int kept)
 
 static struct progress *start(int first_step, bool live)
 {
-    struct zf_error err = {""};
+    struct zf_error err = {0};
     struct progress *p = progress_create(folder, first_step, 10, live, &err);
     if (!p)
         fail_msg("%s", err.text);
@@ -164,7 +164,7 @@ static void a_resumed_run_without_a_log_begins_one(void **state)
 static void a_log_that_cannot_be_written_is_a_fault(void **state)
 {
     (void)state;
-    struct zf_error err = {""};
+    struct zf_error err = {0};
     char *path = zf_format("%s/nowhere", folder);
     assert_null(progress_create(path, 0, 10, false, &err));
     assert_says(err, "nowhere/trainer_log.jsonl: cannot be written");
