@@ -54,37 +54,34 @@ static bool write_state(const struct run *run, const struct train_state *s, cons
     return ok;
 }
 
-/* All files; what is of no use is gone if one cannot be written. */
+/* All files but the manifest. */
 static bool write_all(struct run *run, const struct train_state *state, const char *directory,
                       struct zf_error *err)
 {
-    struct zf_error ignored;
-    const bool first = comm_rank(run->comm) == 0;
     bool ok = true;
-    if (first)
+    if (comm_rank(run->comm) == 0)
         ok = (!file_exists(directory) || file_remove_directory(directory, err)) &&
              file_make_directory(directory, err) && write_state(run, state, directory, err);
-    ok = comm_all_ok(run->comm, ok, err) && checkpoint_export(run, directory, err) &&
-         engine_save(run->engine, directory, err) &&
-         manifest_write(run, directory, state->step, err);
-    if (!ok && first && file_exists(directory))
-        file_remove_directory(directory, &ignored);
-    return ok;
+    return comm_all_ok(run->comm, ok, err) && checkpoint_export(run, directory, err) &&
+           engine_save(run->engine, directory, err);
 }
 
-bool checkpoint_save(struct run *run, const struct train_state *state, struct zf_error *err)
+struct saving *checkpoint_save(struct run *run, const struct train_state *state,
+                               struct zf_error *err)
 {
-    const char *output_dir = run->config->output_dir;
-    char *directory = checkpoint_path(output_dir, state->step);
-    char *temporary = checkpoint_temporary_path(output_dir, state->step);
-    bool ok = write_all(run, state, temporary, err);
-    if (ok && comm_rank(run->comm) == 0)
-        ok = file_publish_directory(temporary, directory, err) &&
-             (!file_exists(temporary) || file_remove_directory(temporary, err));
-    ok = comm_all_ok(run->comm, ok, err);
+    struct zf_error ignored;
+    struct file_batch files;
+    char *temporary = checkpoint_temporary_path(run->config->output_dir, state->step);
+    file_batch_begin(&files);
+    const bool ok = write_all(run, state, temporary, err);
+    file_batch_end();
+    if (!ok) {
+        file_batch_sync(&files, false, &ignored);
+        if (comm_rank(run->comm) == 0 && file_exists(temporary))
+            file_remove_directory(temporary, &ignored);
+    }
     free(temporary);
-    free(directory);
-    return ok;
+    return ok ? saving_begin(run, state->step, files) : NULL;
 }
 
 bool checkpoint_check(struct run *run, const char *directory, struct zf_error *err)

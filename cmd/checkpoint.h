@@ -6,6 +6,7 @@
 #define ZF_CMD_CHECKPOINT_H
 
 #include "cmd/run.h"
+#include "cmd/saving.h"
 
 /* Where training stands, beyond what model and optimizer hold. */
 struct train_state {
@@ -19,8 +20,10 @@ struct train_state {
     char *best_home; /* the folder that has the best one's checkpoint; NULL: none yet */
 };
 
-/* Writes checkpoint-<state->step>, and returns when it is on the disk. Collective. */
-bool checkpoint_save(struct run *run, const struct train_state *state, struct zf_error *err);
+/* Writes checkpoint-<state->step> under its temporary name, and hands it to those who bring it to
+ * the disk while training goes on; or NULL and a sentence, and nothing is left of it. Collective. */
+struct saving *checkpoint_save(struct run *run, const struct train_state *state,
+                               struct zf_error *err);
 
 /* Fails where a checkpoint is not as it was written. Collective. */
 bool checkpoint_check(struct run *run, const char *directory, struct zf_error *err);

@@ -1,5 +1,6 @@
 #include "cmd/evaluate.h"
 
+#include "cmd/live.h"
 #include "cmd/run_data.h"
 #include "cmd/stop.h"
 #include "data/alloc.h"
@@ -30,7 +31,19 @@ struct outcome {
     double items;       /* that have a loss */
     double bad_logits;  /* how many are not finite */
     float *predictions; /* (n_sequences), NULL for language modelling */
+    float *losses; /* (n_sequences), of the right labels; NULL where there are none to choose */
 };
+
+/* How surprised a model of these logits is by the label: -log softmax. */
+static float label_loss(const float *logits, int n_labels, int label)
+{
+    double greatest = logits[0], sum = 0;
+    for (int i = 1; i < n_labels; i++)
+        greatest = logits[i] > greatest ? logits[i] : greatest;
+    for (int i = 0; i < n_labels; i++)
+        sum += exp(logits[i] - greatest);
+    return (float)(greatest + log(sum) - logits[label]);
+}
 
 /* Whether the run ends here, on all ranks. */
 static bool must_stop(struct run *run)
@@ -51,8 +64,12 @@ static void visit_batch(struct run *run, const struct dataset *set, int first, f
     o->items += run->batches->n_items;
     for (int i = 0; i < count * n_labels; i++)
         o->bad_logits += !isfinite(logits[i]);
-    for (int i = 0; i < count && n_labels > 0; i++)
-        o->predictions[first + i] = answer(logits + (size_t)i * (size_t)n_labels, n_labels);
+    for (int i = 0; i < count && n_labels > 0; i++) {
+        const float *row = logits + (size_t)i * (size_t)n_labels;
+        o->predictions[first + i] = answer(row, n_labels);
+        if (o->losses && set->label[first + i] >= 0)
+            o->losses[first + i] = label_loss(row, n_labels, (int)set->label[first + i]);
+    }
 }
 
 /* Each rank takes every size-th batch, and in the last round perhaps none; predictions meet in one
@@ -61,11 +78,14 @@ static struct outcome visit(struct run *run, const struct eval_split *split, con
 {
     const int n_labels = run->task->n_labels, n = split->set.n_sequences;
     const int step = run->config->per_device_eval_batch_size, size = comm_size(run->comm);
-    struct outcome o = {.predictions = n_labels ? zf_calloc((size_t)n, sizeof(float)) : NULL};
+    struct outcome o = {
+        .predictions = n_labels ? zf_calloc((size_t)n, sizeof(float)) : NULL,
+        .losses = n_labels > 1 ? zf_calloc((size_t)n, sizeof(float)) : NULL,
+    };
     float *logits = zf_malloc(sizeof(float) * (size_t)step * (size_t)n_labels);
     trace_begin(run->trace, TRACE_HOST, name);
     trace_begin(run->trace, TRACE_DEVICE, name);
-    place_at(name);
+    live_stage(name, n);
     place_work(true);
     for (int begin = 0; begin < n && !must_stop(run); begin += step * size) {
         const int first = begin + comm_rank(run->comm) * step;
@@ -74,7 +94,9 @@ static struct outcome visit(struct run *run, const struct eval_split *split, con
         else
             gpt_pass_by(run->model);
         place_pass();
+        live_stage_done(begin + step * size < n ? begin + step * size : n);
     }
+    live_stage_end();
     trace_end(run->trace, TRACE_DEVICE, 0);
     free(logits);
     comm_all_reduce_f64(run->comm, &o.loss, 1);
@@ -83,9 +105,17 @@ static struct outcome visit(struct run *run, const struct eval_split *split, con
     comm_all_reduce_f64(run->comm, &o.bad_logits, 1);
     if (o.predictions)
         comm_all_reduce_f32(run->comm, o.predictions, (size_t)n);
+    if (o.losses)
+        comm_all_reduce_f32(run->comm, o.losses, (size_t)n);
     place_work(false);
     trace_end(run->trace, TRACE_HOST, 0);
     return o;
+}
+
+static void free_outcome(struct outcome *o)
+{
+    free(o->predictions);
+    free(o->losses);
 }
 
 /* The same answer on every rank; where it is false, and where the run has stopped, *o holds nothing
@@ -97,7 +127,7 @@ static bool run_split(struct run *run, const struct eval_split *split, const cha
     bool text = run->task->n_labels == 0;
     if (run->stopped || (isfinite(text ? exp(o->loss) : o->loss) && o->bad_logits == 0))
         return true;
-    free(o->predictions);
+    free_outcome(o);
     return zf_fail(err, "%s has no results: what the model gives for it is not finite",
                    glue_split_name(run->task, split->split));
 }
@@ -109,16 +139,16 @@ static void add_number(json_t *results, const char *name, const char *suffix, do
     free(key);
 }
 
-bool evaluate_split(struct run *run, const struct eval_split *split, json_t *results,
+bool evaluate_split(struct run *run, struct eval_split *split, json_t *results,
                     struct zf_error *err)
 {
     const char *suffix = split->split == GLUE_DEV_MISMATCHED ? "_mm" : "";
     double start = clock_seconds();
     struct outcome o;
-    if (!run_split(run, split, "evaluate", &o, err))
+    if (!run_split(run, split, "evaluating", &o, err))
         return false;
     if (run->stopped) {
-        free(o.predictions);
+        free_outcome(&o);
         return true;
     }
     add_number(results, "loss", suffix, o.loss);
@@ -133,7 +163,10 @@ bool evaluate_split(struct run *run, const struct eval_split *split, json_t *res
     json_object_set_new(results, key, json_integer(split->set.n_sequences));
     free(key);
     add_number(results, "runtime", suffix, clock_seconds() - start);
-    free(o.predictions);
+    free(split->answers);
+    free(split->losses);
+    split->answers = o.predictions;
+    split->losses = o.losses;
     return true;
 }
 
@@ -174,9 +207,9 @@ static bool write_predictions(const struct run *run, const struct eval_split *sp
 bool predict_split(struct run *run, const struct eval_split *split, struct zf_error *err)
 {
     struct outcome o;
-    if (!run_split(run, split, "predict", &o, err))
+    if (!run_split(run, split, "predicting", &o, err))
         return false;
     bool ok = comm_rank(run->comm) != 0 || write_predictions(run, split, o.predictions, err);
-    free(o.predictions);
+    free_outcome(&o);
     return comm_all_ok(run->comm, ok, err);
 }

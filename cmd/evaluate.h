@@ -8,11 +8,12 @@
 
 /* Adds to `results`: eval_loss and the task's metrics in run_glue.py's names (eval_accuracy,
  * eval_matthews_correlation, ..., with "_mm" behind them for MNLI's mismatched split; for language
- * modelling eval_perplexity), eval_samples and eval_runtime in seconds. Fails where what the model
- * gives is not finite: it has no results then. Collective: every rank gets the same numbers,
- * whatever the number of ranks. Changes nothing in the model. Where run->stoppable holds and a rank
- * is asked to stop, run->stopped does from then on, and nothing is added. */
-bool evaluate_split(struct run *run, const struct eval_split *split, json_t *results,
+ * modelling eval_perplexity), eval_samples and eval_runtime in seconds; the split keeps the
+ * answers. Fails where what the model gives is not finite: it has no results then. Collective:
+ * every rank gets the same numbers, whatever the number of ranks. Changes nothing in the model.
+ * Where run->stoppable holds and a rank is asked to stop, run->stopped does from then on, and
+ * nothing is added. */
+bool evaluate_split(struct run *run, struct eval_split *split, json_t *results,
                     struct zf_error *err);
 
 /* Whether evaluation gives a metric of this name, without its "eval_"; err says which there are. */

@@ -6,18 +6,20 @@
 #include "cmd/config/table.h"
 #include "cmd/evaluate.h"
 #include "cmd/labels.h"
+#include "cmd/live.h"
 #include "cmd/memory_need.h"
 #include "cmd/memory_plan.h"
 #include "cmd/progress.h"
 #include "cmd/run_data.h"
 #include "cmd/step.h"
+#include "cmd/summary.h"
 #include "cmd/train.h"
 #include "data/alloc.h"
+#include "data/figures.h"
 #include "data/file.h"
 #include "data/json.h"
 #include "data/log.h"
 #include "model/plan/plan.h"
-#include "offload/comm/place.h"
 
 #include <limits.h>
 #include <stdlib.h>
@@ -234,7 +236,7 @@ static bool plan_device(struct run *run, struct zf_error *err)
 static bool choose_device(struct run *run, struct zf_error *err)
 {
     struct config *c = run->config;
-    place_at("making the model");
+    live_stage("making the model", 0);
     if (c->plan)
         return plan_device(run, err);
     run->device =
@@ -335,16 +337,26 @@ static void fill_eval_order(struct run *run)
         run->eval_order[i] = i;
 }
 
+/* Parts of a few, and many in whole ones. */
+static struct figure epochs_text(double epochs)
+{
+    struct figure f = figure_count(epochs);
+    if (epochs < 100)
+        snprintf(f.text, sizeof f.text, "%.2f", epochs);
+    return f;
+}
+
 static void announce(const struct run *run)
 {
     const struct config *c = run->config;
     const struct param_table *p = gpt_params(run->model);
-    log_info("%s: %d training, %d evaluation examples; GPT of %.2f M parameters (%d layers, width "
-             "%d); %s tokenizer of %d; %d rank(s) on the %s device",
-             run->task->title, run->train.n_sequences, run->dev[0].set.n_sequences,
-             (double)p->n_parameters / 1e6, run->model_config.n_layer, run->model_config.n_embd,
-             tokenizer_kind(run->tokenizer), tokenizer_vocab_size(run->tokenizer),
-             comm_size(run->comm), run->device->name);
+    log_info("%s: %s training, %s evaluation examples; GPT of %.2f M parameters (%d layers, width "
+             "%d); %s tokenizer of %s; %d rank(s) on the %s device",
+             run->task->title, figure_count(run->train.n_sequences).text,
+             figure_count(run->dev[0].set.n_sequences).text, (double)p->n_parameters / 1e6,
+             run->model_config.n_layer, run->model_config.n_embd, tokenizer_kind(run->tokenizer),
+             figure_count(tokenizer_vocab_size(run->tokenizer)).text, comm_size(run->comm),
+             run->device->name);
     if (comm_size(run->comm) > 1 && !c->plan)
         log_info("ranks exchange gradients by %s", comm_device_transport(run->comm));
     if (run->device->products)
@@ -357,9 +369,10 @@ static void announce(const struct run *run)
                  (double)memory.host_elements / 1e6,
                  (double)memory.host / (double)memory.host_elements);
     if (c->do_train)
-        log_info("%d steps of %d examples (%d a rank x %d accumulated), %.3g epochs",
-                 c->total_steps, c->train_batch_size, c->per_device_train_batch_size,
-                 c->gradient_accumulation_steps, (double)c->total_steps / c->steps_per_epoch);
+        log_info("%s steps of %d examples (%d a rank x %d accumulated), %s epochs",
+                 figure_count(c->total_steps).text, c->train_batch_size,
+                 c->per_device_train_batch_size, c->gradient_accumulation_steps,
+                 epochs_text((double)c->total_steps / c->steps_per_epoch).text);
 }
 
 /* What a run is given: everything that can be wrong with it is found here. */
@@ -390,6 +403,7 @@ static bool create_parts(struct run *run, struct zf_error *err)
     if (c->do_train && !create_engine(run, err))
         return false;
     gpt_offer_values(run->model, take_values, run);
+    live_stage(c->model_name_or_path ? "loading the weights" : "initialising the weights", 0);
     if (!c->plan && !load_weights(run, err))
         return false;
     fill_eval_order(run);
@@ -413,7 +427,7 @@ static bool takes_model(const struct run *run, struct zf_error *err)
 bool run_create(struct run *run, struct config *config, struct comm *comm, struct zf_error *err)
 {
     *run = (struct run){.config = config, .comm = comm, .task = config->task};
-    place_at("reading what it was given");
+    live_stage("reading the data", 0);
     if (!comm_all_ok(comm, read_input(run, err) && check_batches(run, err), err) ||
         !agree_on_input(run, err) || !choose_device(run, err))
         return false;
@@ -426,6 +440,7 @@ bool run_create(struct run *run, struct config *config, struct comm *comm, struc
         return false;
     if (!comm_all_ok(comm, create_parts(run, err), err) || !agree_on_first_weights(run, err))
         return false;
+    live_stage_end();
     memory_tell(run);
     announce(run);
     return true;
@@ -504,6 +519,8 @@ bool run_execute(struct run *run, struct zf_error *err)
     ok = ok && (run->stopped || comm_all_ok(run->comm, write_results(run, results, err), err));
     for (int i = 0; ok && !run->stopped && i < run->n_test; i++)
         ok = predict_split(run, &run->test[i], err);
+    if (ok && comm_rank(run->comm) == 0)
+        summary_print(run);
     json_decref(results);
     return ok;
 }

@@ -2,14 +2,21 @@
  * no MPI. */
 #include "cmd/about.h"
 #include "cmd/answer/options.h"
+#include "cmd/live.h"
 #include "cmd/manual/manual.h"
 #include "cmd/openmp_spin.h"
 #include "cmd/standard_streams.h"
+#include "data/terminal.h"
+
+#include <unistd.h>
 
 static bool answer(struct answer_options *options, struct zf_error *err)
 {
     struct answerer a;
+    live_begin(terminal_is_at(STDERR_FILENO));
+    live_stage("loading the model", 0);
     bool ok = answerer_open(&a, options, err);
+    live_end();
     const bool lm = ok && a.config.head == GPT_HEAD_LM;
     ok = ok && answer_options_settle(options, lm, err) &&
          (lm ? answer_generate(&a, options, err) : answer_classify(&a, options, err));

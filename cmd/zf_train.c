@@ -3,6 +3,7 @@
 #include "cmd/agree.h"
 #include "cmd/config/config.h"
 #include "cmd/launch.h"
+#include "cmd/live.h"
 #include "cmd/manual/manual.h"
 #include "cmd/openmp_spin.h"
 #include "cmd/plan.h"
@@ -10,21 +11,26 @@
 #include "cmd/standard_streams.h"
 #include "cmd/stop.h"
 #include "data/log.h"
+#include "data/terminal.h"
 #include "offload/comm/comm.h"
 #include "offload/comm/watch.h"
 
 #include <stdio.h>
+#include <unistd.h>
 
 static bool work(struct config *config, struct comm *comm, int *status, struct zf_error *err)
 {
     struct run run;
     struct watch *watch = watch_start(comm, config->ddp_timeout, "ddp_timeout");
+    if (comm_rank(comm) == 0)
+        live_begin(!config->disable_tqdm && terminal_is_at(STDERR_FILENO));
     bool ok = run_create(&run, config, comm, err) &&
               (config->plan ? plan_execute(&run, err) : run_execute(&run, err));
     struct zf_error late;
     *status = run.stopped ? STOP_STATUS : 0;
     if (!run_destroy(&run, &late) && ok)
         ok = zf_fail(err, "%s", late.text);
+    live_end();
     watch_stop(watch);
     return ok;
 }

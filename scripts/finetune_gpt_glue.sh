@@ -26,9 +26,7 @@ usage() {
 }
 
 if [ -f "$root/CMakeLists.txt" ]; then
-    bash "$root/scripts/setup.sh"
-    bash "$root/scripts/build.sh" "${BUILD_DIR:=$root/build}"
-    train=$BUILD_DIR/zf-train output=$root/output
+    train=${BUILD_DIR:=$root/build}/zf-train output=$root/output
 else
     train=$(cd "$root/../../bin" && pwd)/zf-train output=$PWD/output
 fi
@@ -56,5 +54,9 @@ if [ "${NPROC:-1}" = 1 ] && [[ ${LAUNCHER:-mpirun} =~ ^(mpirun|srun)$ ]]; then
 fi
 if [ "$(id -u)" -eq 0 ]; then # Open MPI asks root to confirm
     export OMPI_ALLOW_RUN_AS_ROOT=1 OMPI_ALLOW_RUN_AS_ROOT_CONFIRM=1
+fi
+if [ -f "$root/CMakeLists.txt" ]; then
+    bash "$root/scripts/setup.sh"
+    bash "$root/scripts/build.sh" "$BUILD_DIR"
 fi
 exec "${launcher[@]}" "$train" "${options[@]}" "$@"

@@ -3,6 +3,7 @@
 #include "cmd/bench/adam.h"
 #include "cmd/bench/kernels.h"
 #include "cmd/bench/machine.h"
+#include "cmd/bench/report.h"
 #include "cmd/bench/train.h"
 
 const struct benchmark benchmarks[] = {
@@ -13,5 +14,7 @@ const struct benchmark benchmarks[] = {
     {"train", "synthetic training steps, with --compare under each offloading method",
      &bench_train_options, bench_train},
     {"machine", "this machine's rates, as a file for plans", &bench_machine_options, bench_machine},
+    {"report", "several runs' report.html on one page, to compare them", &bench_report_options,
+     bench_report},
 };
 const size_t n_benchmarks = sizeof benchmarks / sizeof *benchmarks;

@@ -5,6 +5,8 @@
 #include <stdlib.h>
 #include <string.h>
 
+#define HELP_COLUMN 27 /* where what an option is begins */
+
 static bool set_number(const struct bench_options *options, const struct bench_option *option,
                        const char *text, void *field, struct zf_error *err)
 {
@@ -31,18 +33,16 @@ static const struct bench_option *find_option(const struct bench_options *option
     return NULL;
 }
 
-const char *bench_option_value(const struct bench_option *option)
-{
-    static const char *const values[] = {
-        [BENCH_WHOLE] = "N", [BENCH_REAL] = "X", [BENCH_TEXT] = "TEXT", [BENCH_FLAG] = NULL};
-    return values[option->kind];
-}
-
 static void print_help(const struct bench_options *options)
 {
     printf("usage: zf-bench %s [options]\n\n%s\n\n", options->benchmark, options->about);
-    for (size_t i = 0; i < options->n; i++)
-        printf("  %-26s %s\n", options->table[i].name, options->table[i].help);
+    for (size_t i = 0; i < options->n; i++) {
+        const struct bench_option *o = &options->table[i];
+        const char *value = o->value ? o->value : "";
+        const int room = HELP_COLUMN - (int)strlen(o->name) - 1;
+        printf("  %s %-*s %s\n", o->name, room > 0 ? room : 0, value, o->help);
+    }
+    printf("\nWhat it prints:\n\n%s", options->columns);
 }
 
 bool bench_options_read(const struct bench_options *options, int argc, char **argv, void *fields,

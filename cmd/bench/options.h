@@ -14,7 +14,7 @@ enum bench_option_kind {
 };
 
 struct bench_option {
-    const char *name;
+    const char *name, *value; /* value: what stands for it in help, NULL for a flag */
     enum bench_option_kind kind;
     size_t offset;          /* of the field */
     double least, greatest; /* of a number */
@@ -26,10 +26,9 @@ struct bench_options {
     const char *about;     /* what it does, for --help */
     const struct bench_option *table;
     size_t n;
+    const char *columns; /* lines that explain those of what it prints; or NULL */
 };
 
-/* What stands for its value in help: "N"; NULL where it takes none. */
-const char *bench_option_value(const struct bench_option *option);
 /* Sets the fields that the words name; argv[0] is passed over. --help prints the options, sets
  * *help and reads no further. Fails where a word is no option, lacks its value, or the value is out
  * of range. */

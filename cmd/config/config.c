@@ -362,7 +362,8 @@ void config_free(struct config *c)
     if (c->origins)
         for (int i = 0; i < config_table_rows; i++) {
             free(c->origins[i].file);
-            if (config_table[i].type == CONFIG_STRING && !config_table[i].same_as)
+            const enum config_type type = config_table[i].type;
+            if ((type == CONFIG_STRING || type == CONFIG_NAMES) && !config_table[i].same_as)
                 free(*(char **)((char *)c + config_table[i].offset));
         }
     free(c->origins);

@@ -25,11 +25,13 @@
 #include "data/error.h"
 #include "data/glue.h"
 
+#include <jansson.h>
 #include <stdbool.h>
 #include <stdio.h>
 
 /* A number that is not given, or is "auto" until it is resolved. */
-#define CONFIG_AUTO (-1)
+#define CONFIG_AUTO    (-1)
+#define CONFIG_KEEP_UP (-2) /* of update_interval */
 
 enum config_action {
     CONFIG_RUN,
@@ -90,7 +92,7 @@ struct zenflow_config {
     double topk_ratio; /* share of each matrix's channels that are updated every step, 0 to 1 */
     enum zenflow_strategy select_strategy;
     int select_interval; /* steps or epochs; CONFIG_AUTO with ZENFLOW_SELECT_AUTO alone */
-    int update_interval; /* steps in a window; CONFIG_AUTO: chosen while training */
+    int update_interval; /* steps in a window; chosen while training: CONFIG_AUTO, CONFIG_KEEP_UP */
     bool overlap_step;   /* host updates run beside the device's next steps */
     int offload;         /* true: the important channels' state stays on the host between steps */
     double auto_ratio;   /* share of matrices that must be due before an "auto" window closes */
@@ -102,9 +104,11 @@ struct zenflow_config {
     double deferred_lr_scale; /* of host updates, or ZENFLOW_LR_SQRT */
 };
 
-struct csv_monitor_config {
+/* DeepSpeed's csv_monitor and tensorboard blocks. */
+struct monitor_config {
     bool enabled;
-    char *output_path, *job_name;
+    char *output_path; /* NULL: output_dir */
+    char *job_name;    /* a folder within it */
 };
 
 struct config_origin;
@@ -179,7 +183,11 @@ struct config {
     bool load_best_model_at_end;
     char *metric_for_best_model; /* set where load_best_model_at_end is: "loss", "accuracy", ... */
     bool greater_is_better;
-    struct csv_monitor_config csv_monitor;
+    char *report_to;             /* as it was given: names with commas between */
+    bool reports_to_tensorboard; /* and what follows from it */
+    char *logging_dir;           /* then the folder of event files, or NULL */
+    bool html_report;            /* output_dir/report.html */
+    struct monitor_config csv_monitor, tensorboard;
 
     /* where optimizer state lives */
     int zero_stage;
@@ -215,11 +223,16 @@ void config_add_options(struct manual *m);
  * "default", "FILE:LINE", "--option" or "auto"; with the name used there, if it was another. Values
  * are written as in JSON. */
 void config_print(const struct config *c, FILE *out);
+/* The same for programs: [{"heading", "keys": [[name, value, origin], ...]}, ...], all of them
+ * texts. The caller releases it. */
+json_t *config_describe(const struct config *c);
 
 /* The effective configuration as a file that --config accepts and that gives the same run on the
  * same number of ranks: a DeepSpeed JSON with training_arguments, every value once, under its
  * DeepSpeed name if it has one, and no "auto" but those that are settled while training. To be
  * called after config_resolve_steps, where the run trains. */
 bool config_write(const struct config *c, const char *path, struct zf_error *err);
+/* What it writes. The caller releases it. */
+json_t *config_json(const struct config *c);
 
 #endif

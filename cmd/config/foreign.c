@@ -75,7 +75,6 @@ static const struct config_foreign special[] = {
     /* and those that would not */
     {NOTED(ARG("pad_to_max_length"), "there is no padding here")},
     {NOTED(ARG("length_column_name"), "there is no padding here")},
-    {NOTED(ARG("report_to"), "use csv_monitor or trainer_log.jsonl")},
     {NOTED(ARG("tf32"), "products are of bf16 on a GPU, and of fp32 elsewhere")},
     {NOTED(ARG("full_determinism"), "every run is deterministic")},
     {.name = "wall_clock_breakdown",
@@ -113,11 +112,11 @@ static const struct config_foreign special[] = {
     {REFUSED(ZERO "zero_quantized_weights", NOT_HERE)},
     {REFUSED(ZERO "zero_quantized_gradients", NOT_HERE)},
     {REFUSED(ZERO "zenflow.steps_per_epoch", "the run counts them itself")},
+    {REFUSED("wandb", CONFIG_NO_WANDB)},
+    {REFUSED("comet", CONFIG_REPORTS)},
+    {REFUSED("trackio", CONFIG_REPORTS)},
 
     /* and those that would not */
-    {NOTED("tensorboard", "use csv_monitor")},
-    {NOTED("wandb", "use csv_monitor")},
-    {NOTED("comet", "use csv_monitor")},
     {NOTED("optimizer.params.max_grad_norm", "use gradient_clipping")},
 };
 
@@ -125,7 +124,7 @@ static const struct config_foreign special[] = {
 static const char ignored_arguments[] =
     "fp16_opt_level half_precision_backend gradient_checkpointing_kwargs "
     "activation_checkpointing_kwargs torch_compile torch_compile_backend torch_compile_mode "
-    "torch_empty_cache_steps use_liger_kernel liger_kernel_config use_cache logging_dir "
+    "torch_empty_cache_steps use_liger_kernel liger_kernel_config use_cache "
     "logging_nan_inf_filter log_on_each_node log_level log_level_replica "
     "include_num_input_tokens_seen include_tokens_per_second include_for_metrics run_name "
     "project eval_accumulation_steps eval_do_concat_batches eval_use_gather_object hub_model_id "

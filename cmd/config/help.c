@@ -3,6 +3,7 @@
 #include "cmd/manual/manual.h"
 #include "data/alloc.h"
 #include "data/file.h"
+#include "data/show.h"
 
 #include <stdlib.h>
 #include <string.h>
@@ -81,35 +82,66 @@ static bool counts(const struct config *c, const struct config_key *key)
     return true;
 }
 
-static void print_origin(FILE *out, const struct config_origin *origin,
-                         const struct config_key *key)
+/* A new string. */
+static char *origin_text(const struct config_origin *origin, const struct config_key *key)
 {
     static const char *const levels[] = {"default", "auto"};
     const char *other = origin->by && origin->by != key ? config_option_name(origin->by) : NULL;
     if (origin->level == LEVEL_OPTION)
-        fprintf(out, "--%s\n", config_option_name(origin->by));
-    else if (origin->level == LEVEL_FILE)
-        fprintf(out, "%s:%d%s%s%s\n", origin->file, origin->line, other ? " (" : "",
-                other ? other : "", other ? ")" : "");
-    else
-        fprintf(out, "%s\n", levels[origin->level]);
+        return zf_format("--%s", config_option_name(origin->by));
+    if (origin->level == LEVEL_FILE)
+        return zf_format("%s:%d%s%s%s", origin->file, origin->line, other ? " (" : "",
+                         other ? other : "", other ? ")" : "");
+    return zf_strdup(levels[origin->level]);
+}
+
+/* [name, value, origin] */
+static json_t *describe_key(const struct config *c, const struct config_key *key)
+{
+    json_t *value = config_value(c, key);
+    char *text = value ? config_dump(value, 0) : zf_strdup("null");
+    char *origin = origin_text(&c->origins[key - config_table], key);
+    char shown[4096]; /* a file's name may be any bytes */
+    show_text(shown, sizeof shown, origin);
+    json_t *row = json_pack("[s, s, s]", config_option_name(key), text, shown);
+    free(origin);
+    free(text);
+    json_decref(value);
+    return row;
+}
+
+json_t *config_describe(const struct config *c)
+{
+    json_t *groups = json_array(), *keys = NULL;
+    for (int i = 0; i < config_table_rows; i++) {
+        const struct config_key *key = &config_table[i];
+        if (key->type == CONFIG_HEADING) {
+            keys = json_array();
+            json_array_append_new(groups,
+                                  json_pack("{s:s, s:o}", "heading", key->help, "keys", keys));
+        } else if (!key->same_as && counts(c, key)) {
+            json_array_append_new(keys, describe_key(c, key));
+        }
+    }
+    return groups;
 }
 
 void config_print(const struct config *c, FILE *out)
 {
-    for (int i = 0; i < config_table_rows; i++) {
-        const struct config_key *key = &config_table[i];
-        if (key->type == CONFIG_HEADING)
-            fprintf(out, "%s# %s\n", i ? "\n" : "", key->help);
-        if (key->type == CONFIG_HEADING || key->same_as || !counts(c, key))
-            continue;
-        json_t *value = config_value(c, key);
-        char *text = value ? config_dump(value, 0) : zf_strdup("null");
-        fprintf(out, "%-50s = %-20s # ", config_option_name(key), text);
-        print_origin(out, &c->origins[i], key);
-        free(text);
-        json_decref(value);
+    json_t *groups = config_describe(c), *group, *row;
+    size_t i, j;
+    json_array_foreach(groups, i, group)
+    {
+        fprintf(out, "%s# %s\n", i ? "\n" : "",
+                json_string_value(json_object_get(group, "heading")));
+        json_array_foreach(json_object_get(group, "keys"), j, row)
+        {
+            fprintf(out, "%-50s = %-20s # %s\n", json_string_value(json_array_get(row, 0)),
+                    json_string_value(json_array_get(row, 1)),
+                    json_string_value(json_array_get(row, 2)));
+        }
     }
+    json_decref(groups);
 }
 
 /* The name under which a field is written: DeepSpeed's if there is one. */
@@ -149,7 +181,7 @@ static void put(json_t *root, const char *path, json_t *value)
     free(name);
 }
 
-bool config_write(const struct config *c, const char *path, struct zf_error *err)
+json_t *config_json(const struct config *c)
 {
     json_t *root = json_object();
     for (int arguments = 0; arguments < 2; arguments++) /* DeepSpeed's keys first */
@@ -162,6 +194,12 @@ bool config_write(const struct config *c, const char *path, struct zf_error *err
             if (value)
                 put(root, key->name, value);
         }
+    return root;
+}
+
+bool config_write(const struct config *c, const char *path, struct zf_error *err)
+{
+    json_t *root = config_json(c);
     char *text = config_dump(root, JSON_INDENT(2));
     json_decref(root);
     char *lines = zf_format("%s\n", text);

@@ -187,8 +187,8 @@ const char *config_expected(const struct config_key *key, char *out, size_t size
         append(out, size, "%s", key->expected);
     } else if (key->type == CONFIG_BOOL || key->type == CONFIG_TRUTH) {
         append(out, size, "true or false");
-    } else if (key->type == CONFIG_STRING) {
-        append(out, size, "a string");
+    } else if (key->type == CONFIG_STRING || key->type == CONFIG_NAMES) {
+        append(out, size, "a string%s", key->type == CONFIG_NAMES ? " or a list of strings" : "");
     } else if (key->type == CONFIG_CHOICE) {
         append_choices(key->choices, out, size);
     } else {
@@ -199,8 +199,9 @@ const char *config_expected(const struct config_key *key, char *out, size_t size
                                        : "a number");
         append_range(key, out, size);
     }
-    if (key->word)
-        append(out, size, ", or \"%s\"", key->word);
+    size_t n;
+    for (const char *rest = key->word, *word; (word = next_choice(&rest, &n));)
+        append(out, size, ", or \"%.*s\"", (int)n, word);
     return out;
 }
 
@@ -242,11 +243,32 @@ json_t *config_parse_text(const struct config_key *key, const char *text)
     return value ? value : json_null(); /* text that is not UTF-8 */
 }
 
+/* Which one of "a|b|c" the text is; -1: none. */
+static int choice_index(const char *choices, const char *text)
+{
+    size_t n;
+    int i = 0;
+    for (const char *choice; text && (choice = next_choice(&choices, &n)); i++)
+        if (strncasecmp(choice, text, n) == 0 && text[n] == 0)
+            return i;
+    return -1;
+}
+
+static json_t *choice_value(const char *choices, int index)
+{
+    size_t n = 0;
+    const char *choice = next_choice(&choices, &n);
+    while (index-- > 0)
+        choice = next_choice(&choices, &n);
+    return json_stringn(choice, n);
+}
+
 static bool store_number(struct config *c, const struct config_key *key, const json_t *value)
 {
     double x = json_number_value(value);
-    if (json_is_string(value) && key->word && strcmp(json_string_value(value), key->word) == 0)
-        x = CONFIG_AUTO;
+    const int word = choice_index(key->word, json_string_value(value));
+    if (word >= 0)
+        x = CONFIG_AUTO - word;
     else if (!json_is_number(value) || x < key->min || x > key->max)
         return false;
     if (key->type == CONFIG_REAL)
@@ -269,16 +291,10 @@ static bool store_truth(struct config *c, const struct config_key *key, const js
 
 static bool store_choice(struct config *c, const struct config_key *key, const char *text)
 {
-    size_t n;
-    int i = 0;
-    if (!text)
-        return false;
-    for (const char *rest = key->choices, *choice; (choice = next_choice(&rest, &n)); i++)
-        if (strncasecmp(choice, text, n) == 0 && text[n] == 0) {
-            *(int *)field(c, key) = i;
-            return true;
-        }
-    return false;
+    const int i = choice_index(key->choices, text);
+    if (i >= 0)
+        *(int *)field(c, key) = i;
+    return i >= 0;
 }
 
 /* Where the key has a word, true stands for it and false for nothing. */
@@ -297,6 +313,30 @@ static bool store_string(struct config *c, const struct config_key *key, const j
     return true;
 }
 
+static bool store_names(struct config *c, const struct config_key *key, const json_t *value)
+{
+    char *all = zf_strdup("");
+    bool ok = true;
+    json_t *name;
+    size_t i;
+    if (!json_is_array(value)) {
+        free(all);
+        return store_string(c, key, value);
+    }
+    json_array_foreach(value, i, name)
+    {
+        char *before = all;
+        ok = ok && json_is_string(name);
+        all = zf_format("%s%s%s", before, i ? "," : "", ok ? json_string_value(name) : "");
+        free(before);
+    }
+    json_t *joined = json_string(all);
+    ok = ok && store_string(c, key, joined);
+    json_decref(joined);
+    free(all);
+    return ok;
+}
+
 bool config_store(struct config *c, const struct config_key *key, const json_t *value)
 {
     switch (key->type) {
@@ -313,6 +353,8 @@ bool config_store(struct config *c, const struct config_key *key, const json_t *
         return store_choice(c, key, json_string_value(value));
     case CONFIG_STRING:
         return store_string(c, key, value);
+    case CONFIG_NAMES:
+        return store_names(c, key, value);
     case CONFIG_PAIR:
     case CONFIG_SAME:
     case CONFIG_HEADING:
@@ -336,8 +378,8 @@ void config_reset(struct config *c, const struct config_key *key)
 
 static json_t *number_value(const struct config_key *key, double x)
 {
-    if (x == CONFIG_AUTO && key->word)
-        return json_string(key->word);
+    if (x <= CONFIG_AUTO && key->word)
+        return choice_value(key->word, (int)(CONFIG_AUTO - x));
     if (x == CONFIG_AUTO && !key->standard)
         return NULL;
     return key->type == CONFIG_INT ? json_integer((json_int_t)x) : json_real(x);
@@ -346,8 +388,6 @@ static json_t *number_value(const struct config_key *key, double x)
 json_t *config_value(const struct config *c, const struct config_key *key)
 {
     const struct config_key *at = config_primary(key);
-    const char *rest = at->choices, *choice;
-    size_t n = 0;
     switch (key->type == CONFIG_PAIR ? CONFIG_PAIR : at->type) {
     case CONFIG_BOOL:
         return json_boolean(*(bool *)field(c, at));
@@ -359,12 +399,10 @@ json_t *config_value(const struct config *c, const struct config_key *key)
     case CONFIG_REAL:
         return number_value(at, *(double *)field(c, at));
     case CONFIG_STRING:
+    case CONFIG_NAMES:
         return json_string(*(char **)field(c, at));
     case CONFIG_CHOICE:
-        choice = next_choice(&rest, &n);
-        for (int i = *(int *)field(c, at); i > 0; i--)
-            choice = next_choice(&rest, &n);
-        return json_stringn(choice, n);
+        return choice_value(at->choices, *(int *)field(c, at));
     case CONFIG_PAIR:
         return json_pack("[f, f]", *(double *)field(c, at), *(double *)field(c, at + 1));
     case CONFIG_SAME:
@@ -436,7 +474,8 @@ const char *config_suggest_value(const struct config_key *key, const json_t *val
     double x = json_number_value(value);
     if (key->type == CONFIG_REAL && key->min == 0 && key->max <= 1 && x > 1 && x <= 100)
         append(out, size, " (did you mean %g?)", x / 100);
-    if (text && key->type != CONFIG_CHOICE && key->type != CONFIG_STRING) {
+    if (text && key->type != CONFIG_CHOICE && key->type != CONFIG_STRING &&
+        key->type != CONFIG_NAMES) {
         json_t *unquoted = config_parse_text(key, text);
         char *plain = config_dump(unquoted, 0);
         if (!json_is_string(unquoted))

@@ -500,19 +500,41 @@ static bool check_complete(struct config *c, struct zf_error *err)
 }
 
 /* A folder within output_path, and nowhere else. */
-static bool check_monitor(const struct config *c, struct zf_error *err)
+static bool check_monitor(const struct config *c, const struct monitor_config *monitor,
+                          const char *key, struct zf_error *err)
 {
-    const char *name = c->csv_monitor.job_name;
-    bool within = *name && *name != '/';
+    const char *name = monitor->job_name;
+    bool within = name && *name != '/';
     for (const char *part = name; within && part; part = strchr(part, '/'), part += part != NULL)
         within = strncmp(part, "..", 2) != 0 || (part[2] && part[2] != '/');
-    return within || config_clash(c, "csv_monitor.job_name", err,
-                                  "it is the name of a folder within csv_monitor.output_path");
+    return within || config_clash(c, key, err, "it is the name of a folder within %.*s.output_path",
+                                  (int)strcspn(key, "."), key);
+}
+
+/* "none", "all", which is all that there is, or names. */
+static bool resolve_reports(struct config *c, struct zf_error *err)
+{
+    const char *name = c->report_to ? c->report_to : "none";
+    c->reports_to_tensorboard = strcmp(name, "all") == 0;
+    if (c->reports_to_tensorboard || strcmp(name, "none") == 0)
+        return true;
+    for (; *name; name += strspn(name, ", ")) {
+        const size_t n = strcspn(name, ", ");
+        if (n == 5 && strncmp(name, "wandb", n) == 0)
+            return config_clash(c, "report_to", err, "%s", CONFIG_NO_WANDB);
+        if (n != 11 || strncmp(name, "tensorboard", n) != 0)
+            return config_clash(c, "report_to", err, "%s", CONFIG_REPORTS);
+        c->reports_to_tensorboard = true;
+        name += n;
+    }
+    return true;
 }
 
 bool config_resolve(struct config *c, struct zf_error *err)
 {
-    return check_monitor(c, err) && resolve_task(c, err) && resolve_model(c, err) &&
+    return check_monitor(c, &c->csv_monitor, "csv_monitor.job_name", err) &&
+           check_monitor(c, &c->tensorboard, "tensorboard.job_name", err) &&
+           resolve_reports(c, err) && resolve_task(c, err) && resolve_model(c, err) &&
            resolve_batches(c, err) && resolve_device(c, err) && resolve_optimizer(c, err) &&
            resolve_scheduler(c, err) && resolve_evaluation(c, err) && resolve_best(c, err) &&
            zenflow_config_resolve(c, err) && resolve_parameters(c, err) &&

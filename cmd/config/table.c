@@ -19,7 +19,8 @@
     ARG(key), .type = CONFIG_INT, .standard = value, .min = low, .max = INT_MAX, .help = text
 #define ARG_REAL(key, value, low, high, text)                                                      \
     ARG(key), .type = CONFIG_REAL, .standard = value, .min = low, .max = high, .help = text
-#define ARG_TEXT(key, text) ARG(key), .type = CONFIG_STRING, .help = text
+#define ARG_TEXT(key, text)         ARG(key), .type = CONFIG_STRING, .help = text
+#define ARG_NAMES(key, value, text) ARG(key), .type = CONFIG_NAMES, .standard = value, .help = text
 #define ARG_CHOICE(key, list, value, text)                                                         \
     ARG(key), .type = CONFIG_CHOICE, .choices = list, .standard = value, .help = text
 
@@ -183,7 +184,7 @@ const struct config_key config_table[] = {
     {ARG_INT(logging_steps, "500", 1, "steps between lines of the log")},
     {SAME("steps_per_print", "logging_steps")},
     {ARG_BOOL(logging_first_step, "false", "log the first step too")},
-    {ARG_BOOL(disable_tqdm, "false", "no live progress line")},
+    {ARG_BOOL(disable_tqdm, "false", "no live line on a terminal; NO_COLOR in the environment takes the colours")},
     {ARG_TEXT(trace, "file for a timeline of device, link and host workers, for ui.perfetto.dev")},
     {ARG_CHOICE(eval_strategy, "no|steps|epoch", "no",
                 "evaluate while training; steps where eval_steps is given")},
@@ -195,7 +196,22 @@ const struct config_key config_table[] = {
     {ARG_BOOL(load_best_model_at_end, "false", "end with the checkpoint that evaluated best")},
     {ARG_TEXT(metric_for_best_model, "what is best: loss (default) or a metric of the task")},
     {ARG_BOOL(greater_is_better, NULL, "default: unless the metric is a loss or perplexity")},
-    {DS_BOOL("csv_monitor.enabled", csv_monitor.enabled, "false", "write the log as CSV files")},
+    {ARG_BOOL(html_report, "true",
+              "output_dir/report.html: curves, memory, mistakes and configuration as one page, "
+              "written while training too; zf-bench report puts several runs on one")},
+    {ARG_NAMES(report_to, "none",
+               "tensorboard: event files in logging_dir; all: the same; none: neither")},
+    {ARG_TEXT(logging_dir, "folder of TensorBoard's event files; default: TENSORBOARD_LOGGING_DIR, "
+                           "or a new one in output_dir/runs")},
+    {DS_BOOL("tensorboard.enabled", tensorboard.enabled, "false",
+             "DeepSpeed's monitor: loss and learning rate of each step, and evaluations, as event "
+             "files")},
+    {DS_TEXT("tensorboard.output_path", tensorboard.output_path, NULL,
+             "their folder; default: output_dir")},
+    {DS_TEXT("tensorboard.job_name", tensorboard.job_name, "DeepSpeedJobName",
+             "the folder in it that this run makes")},
+    {DS_BOOL("csv_monitor.enabled", csv_monitor.enabled, "false",
+             "the same as CSV files, one for each name")},
     {DS_TEXT("csv_monitor.output_path", csv_monitor.output_path, NULL,
              "their folder; default: output_dir")},
     {DS_TEXT("csv_monitor.job_name", csv_monitor.job_name, "DeepSpeedJobName",
@@ -231,8 +247,12 @@ const struct config_key config_table[] = {
         "when important channels are chosen again; auto: every epoch, or earlier if needed")},
     {DS_NUMBER_OR("auto", CONFIG_INT, ZENF "select_interval", zenflow.select_interval, "auto", 1,
                   INT_MAX, "steps or epochs between choices, with step and epoch")},
-    {DS_NUMBER_OR("auto", CONFIG_INT, ZENF "update_interval", zenflow.update_interval, "auto", 1,
-                  INT_MAX, "steps that the host's update of the other channels covers")},
+    {DS_NUMBER_OR(
+        "auto|keep_up", CONFIG_INT, ZENF "update_interval", zenflow.update_interval, "auto", 1,
+        INT_MAX,
+        "steps that the host's update of the other channels covers; keep_up: the least "
+        "with which host and link keep up, measured in the first steps; auto: DeepSpeed's "
+        "rule, but no less")},
     {DS_BOOL(ZENF "overlap_step", zenflow.overlap_step, "false",
              "the host updates while the device goes on")},
     {DS_TRUTH(ZENF "offload", zenflow.offload, "false",

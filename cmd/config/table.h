@@ -10,6 +10,12 @@
 
 #define CONFIG_ARGUMENTS "training_arguments."
 
+/* What there is in place of a service that a run would report to. */
+#define CONFIG_REPORTS                                                                             \
+    "nothing is sent over a network here: a run writes report.html and trainer_log.jsonl, and "    \
+    "TensorBoard's event files with report_to \"tensorboard\""
+#define CONFIG_NO_WANDB CONFIG_REPORTS ", which \"wandb sync FOLDER\" imports"
+
 enum config_type {
     CONFIG_SAME,    /* a second name: same_as has all but the name */
     CONFIG_HEADING, /* not a key: a group's title in --help */
@@ -18,6 +24,7 @@ enum config_type {
     CONFIG_INT,
     CONFIG_REAL,
     CONFIG_STRING,
+    CONFIG_NAMES,  /* a string, of names with commas between; in the file a list of them too */
     CONFIG_CHOICE, /* an enum, whose values are numbered as in `choices` */
     CONFIG_PAIR,   /* optimizer.params.betas: two numbers, for same_as and the row after it */
 };
@@ -29,8 +36,9 @@ struct config_key {
     const char *standard; /* the default, as an option's text; NULL: not given */
     double min, max;      /* of numbers, inclusive */
     const char *choices;  /* "linear|cosine" */
-    const char *word;     /* "auto", "sqrt": taken in a number's place, stored as CONFIG_AUTO. Of a
-                             string: what true stands for */
+    const char *word;     /* "auto", "sqrt", "auto|keep_up": taken in a number's place, stored as
+                             CONFIG_AUTO, a second one as one less. Of a string: what true
+                             stands for */
     const char *same_as;  /* a second name for that row's field; "auto" there means not given */
     const char *expected; /* what faults call for, where type and range do not say it well */
     const char *help;

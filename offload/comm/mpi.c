@@ -1,6 +1,7 @@
 /* Collectives on host memory. */
 #include "offload/comm/internal.h"
 
+#include "data/log.h"
 #include "model/plan/plan.h"
 
 #include <assert.h>
@@ -122,6 +123,7 @@ bool comm_all_ok(struct comm *c, bool ok, struct zf_error *err)
 
 void comm_abort(struct comm *c, const struct zf_error *err)
 {
+    log_make_way();
     fprintf(stderr, "zf-train: %s\n", err->text);
     if (!c->alone)
         MPI_Abort(MPI_COMM_WORLD, 1);

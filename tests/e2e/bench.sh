@@ -27,6 +27,35 @@ cp "$scratch/check.log" "$scratch/kernels.txt"
 check "its figures are consistent" python3 tests/e2e/lib/bench_figures.py kernels "$scratch/kernels.json" \
     "$scratch/kernels.txt"
 
+# Help: each option with what its value is, and each column of what is printed.
+for name in adam kernels machine train; do
+    check "$name --help" "$bench" $name --help
+    cp "$scratch/check.log" "$scratch/$name.help"
+    check "$name --help fits 100 columns" awk 'length > 100 { exit 1 }' "$scratch/$name.help"
+    case $name in
+    adam) wrong=(--path none) ;;
+    machine) wrong=(--device none) ;;
+    *) wrong=(--preset none) ;;
+    esac
+    while read -r option value _; do
+        says=$("$bench" $name "${wrong[@]}" "$option" 2>&1 >/dev/null || true)
+        if [[ $says == *"takes a value" ]]; then
+            [[ $value =~ ^([A-Z]+|[a-z]+(\|[a-z]+)+)$ ]] || check "$name --help: the value of $option" false
+        else
+            [[ $says == *none* && ! $value =~ ^[A-Z]+$ ]] || check "$name --help: $option takes no value" false
+        fi
+    done < <(grep '^  --' "$scratch/$name.help")
+done
+check "adam" "$bench" adam --parameters 100000 --threads 1 --repeats 1 --width 96
+cp "$scratch/check.log" "$scratch/adam.txt"
+for name in adam:'width path' kernels:'operator ' train:ms/step; do
+    heading=$(grep -m 1 -- "${name#*:}" "$scratch/${name%%:*}.txt")
+    for column in $heading; do
+        sed -n '/^What it prints:/,$p' "$scratch/${name%%:*}.help" | grep -qwF -- "${column%,}" ||
+            check "${name%%:*} --help explains the column $column" false
+    done
+done
+
 refuses() { # refuses SENTENCE ARGUMENT...: status 2, and this sentence alone; $expected: another status
     local says=$1 status=0
     shift

@@ -256,12 +256,12 @@ struct fields {
     bool flag, help;
 };
 static const struct bench_option table[] = {
-    {"--whole", BENCH_WHOLE, offsetof(struct fields, whole), 1, 9, ""},
-    {"--real", BENCH_REAL, offsetof(struct fields, real), 0, 1, ""},
-    {"--text", BENCH_TEXT, offsetof(struct fields, text), 0, 0, ""},
-    {"--flag", BENCH_FLAG, offsetof(struct fields, flag), 0, 0, ""},
+    {"--whole", "N", BENCH_WHOLE, offsetof(struct fields, whole), 1, 9, ""},
+    {"--real", "X", BENCH_REAL, offsetof(struct fields, real), 0, 1, ""},
+    {"--text", "TEXT", BENCH_TEXT, offsetof(struct fields, text), 0, 0, ""},
+    {"--flag", NULL, BENCH_FLAG, offsetof(struct fields, flag), 0, 0, ""},
 };
-static const struct bench_options options = {"test", "Tests.", table, 4};
+static const struct bench_options options = {"test", "Tests.", table, 4, ""};
 
 static bool read_words(struct fields *f, struct zf_error *err, const char *a, const char *b,
                        const char *c, const char *d)

@@ -732,7 +732,7 @@ static void refuses_what_zenflow_cannot_do(void **state)
          "be at least update_interval, which is 4"},
         {ZENFLOW("\"update_interval\": 0"), COMPLETE,
          "FILE:2: zero_optimization.zenflow.update_interval is 0, but it is a whole number of at "
-         "least 1, or \"auto\""},
+         "least 1, or \"auto\", or \"keep_up\""},
         {ZENFLOW("\"apply_lag\": 1"), COMPLETE,
          "FILE:2: zero_optimization.zenflow.apply_lag is 1, but without overlap_step the step "
          "waits "
@@ -806,15 +806,15 @@ static void stage_3_divides_parameters(void **state)
 static void warns_once_a_key(void **state)
 {
     (void)state;
-    assert_works(parse_text("{\"wandb\": {\"enabled\": true, \"project\": \"x\"},\n"
-                            "\"tensorboard\": {\"enabled\": false, \"output_path\": \"x\"},\n"
+    assert_works(parse_text("{\"wall_clock_breakdown\": true,\n"
+                            "\"comet\": {\"enabled\": false, \"project\": \"x\"},\n"
                             "\"prescale_gradients\": true}",
-                            COMPLETE "--pad_to_max_length --report_to wandb --optim adamw_torch "
+                            COMPLETE "--pad_to_max_length --tf32 --optim adamw_torch "
                                      "--dataloader_num_workers 4 --local_rank=0",
                             1),
                  err);
     assert_int_equal(count(warnings, "warning:"), 5);
-    assert_non_null(strstr(warnings, ":1: wandb has no meaning here: use csv_monitor\n"));
+    assert_non_null(strstr(warnings, ":1: wall_clock_breakdown has no meaning here: trainer_log"));
     assert_non_null(strstr(warnings, ":3: prescale_gradients has no meaning here\n"));
     assert_non_null(
         strstr(warnings, "--pad_to_max_length has no meaning here: there is no padding"));
