@@ -21,7 +21,8 @@ struct train_state {
 };
 
 /* Writes checkpoint-<state->step> under its temporary name, and hands it to those who bring it to
- * the disk while training goes on; or NULL and a sentence, and nothing is left of it. Collective. */
+ * the disk while training goes on; or NULL and a sentence, and nothing is left of it.
+ * Collective. */
 struct saving *checkpoint_save(struct run *run, const struct train_state *state,
                                struct zf_error *err);
 

@@ -5,6 +5,7 @@
 #include "data/clock.h"
 #include "data/figures.h"
 #include "data/file.h"
+#include "data/log.h"
 #include "data/terminal.h"
 
 #include <errno.h>

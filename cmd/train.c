@@ -15,6 +15,7 @@
 #include "data/figures.h"
 #include "data/file.h"
 #include "data/log.h"
+#include "offload/comm/place.h"
 
 #include <limits.h>
 #include <math.h>

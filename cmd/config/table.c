@@ -184,7 +184,9 @@ const struct config_key config_table[] = {
     {ARG_INT(logging_steps, "500", 1, "steps between lines of the log")},
     {SAME("steps_per_print", "logging_steps")},
     {ARG_BOOL(logging_first_step, "false", "log the first step too")},
-    {ARG_BOOL(disable_tqdm, "false", "no live line on a terminal; NO_COLOR in the environment takes the colours")},
+    {ARG_BOOL(disable_tqdm, "false",
+              "no live line on a terminal; NO_COLOR in the environment takes the "
+              "colours")},
     {ARG_TEXT(trace, "file for a timeline of device, link and host workers, for ui.perfetto.dev")},
     {ARG_CHOICE(eval_strategy, "no|steps|epoch", "no",
                 "evaluate while training; steps where eval_steps is given")},

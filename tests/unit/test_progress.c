@@ -154,7 +154,7 @@ static void a_checkpoint_that_is_on_the_disk_is_told(void **state)
     (void)state;
     struct zf_error err;
     int kept[] = {capture(stdout, "out"), capture(stderr, "messages")};
-    struct progress *p = start(0, false);
+    struct progress *p = start(0);
     assert_works(progress_saved(p, 4, 0.5, 0.375, 6.125, &err), err);
     progress_destroy(p);
     release(stdout, kept[0]);
