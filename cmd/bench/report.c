@@ -8,6 +8,12 @@
 #include <stdlib.h>
 #include <string.h>
 
+static const struct bench_option option_table[] = {
+    {"--output", "FILE", BENCH_TEXT, 0, 0, 0, "the page (comparison.html)"}};
+const struct bench_options bench_report_options = {
+    "report", "several runs' report.html on one page, to compare them: report FOLDER...",
+    option_table, sizeof option_table / sizeof *option_table, NULL};
+
 static void print_help(void)
 {
     puts("usage: zf-bench report FOLDER... [--output FILE]\n\n"
@@ -33,16 +39,16 @@ static bool read_words(int argc, char **argv, json_t *runs, const char **output,
 {
     for (int i = 1; i < argc; i++)
         if (strcmp(argv[i], "--output") == 0 && i + 1 == argc)
-            return zf_fail(err, "report: --output needs a value: the page to write");
+            return zf_fail_usage(err, "report: --output needs a value: the page to write");
         else if (strcmp(argv[i], "--output") == 0)
             *output = argv[++i];
         else if (strncmp(argv[i], "--", 2) == 0)
-            return zf_fail(err, "report: %s is not an option: there are --output and --help",
-                           argv[i]);
+            return zf_fail_usage(err, "report: %s is not an option: there are --output and --help",
+                                 argv[i]);
         else if (!add_runs(runs, argv[i], err))
             return false;
     return json_array_size(runs) > 0 ||
-           zf_fail(err, "report: no FOLDER is given: the output_dir of a run, or of several");
+           zf_fail_usage(err, "report: no FOLDER is given: the output_dir of a run, or of several");
 }
 
 bool bench_report(int argc, char **argv, struct zf_error *err)

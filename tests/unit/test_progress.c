@@ -23,7 +23,7 @@ static int make_folder(void **state)
 static int remove_folder(void **state)
 {
     (void)state;
-    struct zf_error err = {""};
+    struct zf_error err = {0};
     bool ok = file_remove_directory(folder, &err);
     free(folder);
     return ok ? 0 : -1;
@@ -31,7 +31,7 @@ static int remove_folder(void **state)
 
 static char *read_file(const char *name)
 {
-    struct zf_error err = {""};
+    struct zf_error err = {0};
     char *path = zf_format("%s/%s", folder, name), *text;
     size_t n;
     assert_works(file_read(path, &text, &n, &err), err);
@@ -78,7 +78,7 @@ static void release(FILE *stream, int kept)
 
 static struct progress *start(int first_step)
 {
-    struct zf_error err = {""};
+    struct zf_error err = {0};
     struct progress *p = progress_create(folder, first_step, 10, &err);
     if (!p)
         fail_msg("%s", err.text);
@@ -172,7 +172,7 @@ static void a_checkpoint_that_is_on_the_disk_is_told(void **state)
 static void a_log_that_cannot_be_written_is_a_fault(void **state)
 {
     (void)state;
-    struct zf_error err = {""};
+    struct zf_error err = {0};
     char *path = zf_format("%s/nowhere", folder);
     assert_null(progress_create(path, 0, 10, &err));
     assert_says(err, "nowhere/trainer_log.jsonl: cannot be written");
@@ -247,7 +247,7 @@ static void a_line_of_an_evaluation(void **state)
 static void numbers_are_grouped(void **state)
 {
     (void)state;
-    struct zf_error err = {""};
+    struct zf_error err = {0};
     struct progress *p = progress_create(folder, 0, 12345, &err);
     assert_non_null(p);
     assert_printed(p, json_pack("{s:i, s:f}", "step", 1234, "eval_loss", 0.5),
