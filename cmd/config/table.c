@@ -214,7 +214,7 @@ const struct config_key config_table[] = {
               "output_dir/report.html: curves, memory, mistakes and configuration as one page, "
               "written while training too; zf-bench report puts several runs on one")},
     {ARG_NAMES(report_to, "none",
-               "tensorboard: event files in logging_dir; all: the same; none: neither")},
+               "tensorboard, or all, which is that alone: event files in logging_dir")},
     {ARG_TEXT(logging_dir, "folder of TensorBoard's event files; default: TENSORBOARD_LOGGING_DIR, "
                            "or a new one in output_dir/runs")},
     {DS_BOOL("tensorboard.enabled", tensorboard.enabled, "false",
