@@ -45,7 +45,7 @@ columns, name = int(sys.argv[1]), sys.argv[2]
 lines = open(sys.argv[3]).read().split("\n")
 told = [line for line in lines if re.search(r"step \d|tokens/s| left", line)]
 evaluation = r"  eval_loss \d\.\d{4}  eval_accuracy \d\.\d{4}"
-training = (r"  (epoch \d\.\d\d  )?loss \d\.\d{4}(  lr \d\.\d\de[-+]\d\d)?(  grad norm [\d.e+]+)?  "
+training = (r"  (epoch \d\.\d\d  )?loss \d\.\d{4}(  lr \d\.\d\de[-+]\d\d)?(  grad norm [-+\d.e]+)?  "
             r"[\d,]+ tokens/s(  \d+\.\d% computing)?")
 expected = []
 for step in range(1, 13):
