@@ -304,6 +304,8 @@ static void a_stage(void)
     usleep(300000);
     live_stage_done(1000);
     usleep(900000);
+    live_stage("saving", 0);
+    usleep(1300000);
     live_stage_end();
     progress_destroy(p);
 }
@@ -313,6 +315,7 @@ static void a_long_stage_is_told(void **state)
     (void)state;
     char *shown = drawn_by(a_stage);
     assert_non_null(strstr(shown, "step 0/10  evaluating  1,000 of 2,000  50.0%  0:01 left"));
+    assert_non_null(strstr(shown, "step 0/10  saving  0:01"));
     assert_null(strstr(shown, "evaluating  0 of")); /* as long as it is not long */
     free(shown);
 }
