@@ -169,6 +169,16 @@ lines = open(sys.argv[1]).read().split("\n")
 assert lines[-3] == "Next:" and lines[-1] == "", lines[-4:]
 END
 
+slowly=(strace -f -qq -o "$scratch/calls" -e trace=rename -e inject=rename:delay_enter=12000000:when=3 "${short[@]}"
+    --max_steps 4 --eval_strategy no --save_strategy steps --save_steps 4 --output_dir "$scratch/slow")
+check "in a pipe: a checkpoint that takes its time" "${slowly[@]}"
+cp "$scratch/check.log" "$scratch/piped"
+check "in a pipe: it is told" grep -Eq '^step 4/4  saving a checkpoint  0:1[0-9]$' "$scratch/piped"
+check "in a pipe: once" test "$(grep -c saving "$scratch/piped")" = 1
+check "by way of tee" start 100 bash -c "$(printf '%q ' "${short[@]}") --max_steps 400 --logging_steps 50 | tee $scratch/tee"
+check "by way of tee: it ends" ended
+check "by way of tee: whole lines" bash -c "grep -E 'step [0-9]|tokens/s' $scratch/screen | grep -v global_step | diff - <(grep -E '^step ' $scratch/tee)"
+
 # A command that is to be typed takes names with blanks. What is of use there is told, whoever has made it.
 mkdir "$scratch/its own"
 touch "$scratch/its own/"{report.html,predict_results.txt,predict_results_2.txt,notes.txt}
