@@ -20,6 +20,10 @@ struct eval_split {
     enum glue_split split;
     struct glue_data data; /* empty for language modelling */
     struct dataset set;
+    /* What the model answered when it was evaluated last, on every rank; NULL before, and for
+     * language modelling. */
+    float *answers; /* (set.n_sequences), labels or scores */
+    float *losses;  /* (set.n_sequences), of the label that is right; regression: NULL */
 };
 
 #define RUN_MAX_SPLITS 2 /* MNLI: matched and mismatched */
@@ -48,6 +52,7 @@ struct run {
     struct engine *engine; /* NULL unless do_train */
     struct trace *trace;   /* where one is asked for, else NULL */
     struct dataset train;
+    struct checksum train_sum; /* its own, by which checkpoints and ranks know it */
     struct eval_split dev[RUN_MAX_SPLITS], test[RUN_MAX_SPLITS];
     int n_dev, n_test;
     struct batch *batches;    /* (size.micro_batches) of the largest micro-batch, for training; the

@@ -12,6 +12,8 @@
 #include "model/device/params.h"
 #include "model/rope.h"
 
+#include <jansson.h>
+
 enum gpt_head {
     GPT_HEAD_LM,       /* logits = ln_f(x) wte^T, or a matrix of its own: ...ForCausalLM */
     GPT_HEAD_CLASSIFY, /* score head on the last token, cross-entropy:
@@ -78,6 +80,8 @@ const char *gpt_preset_name(int i);
  * a padding token the end-of-text token is named, so that Transformers can batch sequences. */
 bool gpt_config_save(const struct gpt_config *config, const char *directory,
                      const char *const *labels, struct zf_error *err);
+/* What it writes. The caller releases it. */
+json_t *gpt_config_json(const struct gpt_config *config, const char *const *labels);
 
 /* A key of a config.json that this configuration would write with another value, as a new string,
  * or NULL: what makes it another model. Dropout and labels do not. */

@@ -861,12 +861,18 @@ static json_t *config_json(const struct gpt_config *config)
     return root;
 }
 
-bool gpt_config_save(const struct gpt_config *config, const char *directory,
-                     const char *const *labels, struct zf_error *err)
+json_t *gpt_config_json(const struct gpt_config *config, const char *const *labels)
 {
     json_t *root = config_json(config);
     if (config->head != GPT_HEAD_LM)
         set_labels(root, config, labels);
+    return root;
+}
+
+bool gpt_config_save(const struct gpt_config *config, const char *directory,
+                     const char *const *labels, struct zf_error *err)
+{
+    json_t *root = gpt_config_json(config, labels);
     char *path = zf_format("%s/config.json", directory);
     bool ok = json_write(path, root, CONFIG_DIGITS, err);
     free(path);

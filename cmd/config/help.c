@@ -1,34 +1,12 @@
-/* The table for people: --help and --print_config; and config_write. */
+/* The table for people: the manual's options and --print_config; and config_write. */
 #include "cmd/config/table.h"
+#include "cmd/manual/manual.h"
 #include "data/alloc.h"
 #include "data/file.h"
+#include "data/show.h"
 
 #include <stdlib.h>
 #include <string.h>
-
-#define HELP_COLUMN 34
-#define HELP_WIDTH  100
-
-/* Prints text from `column` on, broken between words; starts where the line is now. */
-static void print_wrapped(FILE *out, const char *text, int at)
-{
-    if (at >= HELP_COLUMN - 1) {
-        fputc('\n', out);
-        at = 0;
-    }
-    fprintf(out, "%*s", HELP_COLUMN - at, "");
-    at = HELP_COLUMN;
-    while (*text) {
-        int word = (int)strcspn(text, " ");
-        if (at > HELP_COLUMN && at + 1 + word > HELP_WIDTH) {
-            fprintf(out, "\n%*s", HELP_COLUMN, "");
-            at = HELP_COLUMN;
-        }
-        at += fprintf(out, "%s%.*s", at > HELP_COLUMN ? " " : "", word, text);
-        text += word + (text[word] == ' ');
-    }
-    fputc('\n', out);
-}
 
 static const char *placeholder(const struct config_key *key)
 {
@@ -38,6 +16,7 @@ static const char *placeholder(const struct config_key *key)
     case CONFIG_TRUTH:
         return "true|false|auto";
     case CONFIG_INT:
+    case CONFIG_STEPS:
         return "N";
     case CONFIG_REAL:
         return "X";
@@ -65,38 +44,32 @@ static void add_second_names(const struct config_key *key, char *text, size_t si
     }
 }
 
-static void print_key(FILE *out, const struct config_key *key)
+static void add_key(struct manual *m, const struct config_key *key)
 {
     char text[512];
     int n = snprintf(text, sizeof text, "%s", key->help);
     if (key->standard)
         snprintf(text + n, sizeof text - (size_t)n, " (%s)", key->standard);
     add_second_names(key, text, sizeof text);
-    int at = fprintf(out, "  --%s %s", config_option_name(key), placeholder(key));
-    print_wrapped(out, text, at);
+    char *name = zf_format("--%s", config_option_name(key));
+    manual_add_option(m, name, placeholder(key), text);
+    free(name);
 }
 
-void config_print_help(FILE *out)
+void config_add_options(struct manual *m)
 {
-    fprintf(
-        out,
-        "Usage: zf-train [--config FILE] [--option value] ...\n"
-        "       mpirun -n RANKS zf-train ...\n\n"
-        "Fine-tunes GPT models on GLUE tasks, or on plain text. FILE is a DeepSpeed JSON with one\n"
-        "more block, \"training_arguments\", in Hugging Face names; every key of either is an\n"
-        "option too, and an option outranks FILE. Defaults stand in parentheses. true may be left\n"
-        "out, and --no_NAME is --NAME false.\n\n"
-        "  --config FILE                   the configuration file; also --deepspeed\n"
-        "  --print_config                  show the configuration and where each value comes from\n"
-        "  --help, --version               show this, or the version\n");
+    manual_begin_options(m, "The program", NULL);
+    manual_add_option(m, "--config", "FILE", "the configuration file; also --deepspeed");
+    manual_add_option(m, "--print_config", NULL,
+                      "show the configuration and where each value comes from");
+    manual_add_option(m, "--help", NULL, "show this");
+    manual_add_option(m, "--version", NULL,
+                      "show the version and commit, and the CUDA, MPI and BLAS that it has");
     for (int i = 0; i < config_table_rows; i++)
         if (config_table[i].type == CONFIG_HEADING)
-            fprintf(out, "\n%s\n", config_table[i].help);
+            manual_begin_options(m, config_table[i].help, NULL);
         else if (!config_table[i].same_as)
-            print_key(out, &config_table[i]);
-    fprintf(out,
-            "\nOther keys of DeepSpeed and Transformers are accepted with a warning where they "
-            "have no meaning\nhere, and refused where the run would not be what they ask for.\n");
+            add_key(m, &config_table[i]);
 }
 
 /* False for keys of a block that is not in use. */
@@ -110,35 +83,66 @@ static bool counts(const struct config *c, const struct config_key *key)
     return true;
 }
 
-static void print_origin(FILE *out, const struct config_origin *origin,
-                         const struct config_key *key)
+/* A new string. */
+static char *origin_text(const struct config_origin *origin, const struct config_key *key)
 {
     static const char *const levels[] = {"default", "auto"};
     const char *other = origin->by && origin->by != key ? config_option_name(origin->by) : NULL;
     if (origin->level == LEVEL_OPTION)
-        fprintf(out, "--%s\n", config_option_name(origin->by));
-    else if (origin->level == LEVEL_FILE)
-        fprintf(out, "%s:%d%s%s%s\n", origin->file, origin->line, other ? " (" : "",
-                other ? other : "", other ? ")" : "");
-    else
-        fprintf(out, "%s\n", levels[origin->level]);
+        return zf_format("--%s", config_option_name(origin->by));
+    if (origin->level == LEVEL_FILE)
+        return zf_format("%s:%d%s%s%s", origin->file, origin->line, other ? " (" : "",
+                         other ? other : "", other ? ")" : "");
+    return zf_strdup(levels[origin->level]);
+}
+
+/* [name, value, origin] */
+static json_t *describe_key(const struct config *c, const struct config_key *key)
+{
+    json_t *value = config_value(c, key);
+    char *text = value ? config_dump(value, 0) : zf_strdup("null");
+    char *origin = origin_text(&c->origins[key - config_table], key);
+    char shown[4096]; /* a file's name may be any bytes */
+    show_text(shown, sizeof shown, origin);
+    json_t *row = json_pack("[s, s, s]", config_option_name(key), text, shown);
+    free(origin);
+    free(text);
+    json_decref(value);
+    return row;
+}
+
+json_t *config_describe(const struct config *c)
+{
+    json_t *groups = json_array(), *keys = NULL;
+    for (int i = 0; i < config_table_rows; i++) {
+        const struct config_key *key = &config_table[i];
+        if (key->type == CONFIG_HEADING) {
+            keys = json_array();
+            json_array_append_new(groups,
+                                  json_pack("{s:s, s:o}", "heading", key->help, "keys", keys));
+        } else if (!key->same_as && counts(c, key)) {
+            json_array_append_new(keys, describe_key(c, key));
+        }
+    }
+    return groups;
 }
 
 void config_print(const struct config *c, FILE *out)
 {
-    for (int i = 0; i < config_table_rows; i++) {
-        const struct config_key *key = &config_table[i];
-        if (key->type == CONFIG_HEADING)
-            fprintf(out, "%s# %s\n", i ? "\n" : "", key->help);
-        if (key->type == CONFIG_HEADING || key->same_as || !counts(c, key))
-            continue;
-        json_t *value = config_value(c, key);
-        char *text = value ? config_dump(value, 0) : zf_strdup("null");
-        fprintf(out, "%-50s = %-20s # ", config_option_name(key), text);
-        print_origin(out, &c->origins[i], key);
-        free(text);
-        json_decref(value);
+    json_t *groups = config_describe(c), *group, *row;
+    size_t i, j;
+    json_array_foreach(groups, i, group)
+    {
+        fprintf(out, "%s# %s\n", i ? "\n" : "",
+                json_string_value(json_object_get(group, "heading")));
+        json_array_foreach(json_object_get(group, "keys"), j, row)
+        {
+            fprintf(out, "%-50s = %-20s # %s\n", json_string_value(json_array_get(row, 0)),
+                    json_string_value(json_array_get(row, 1)),
+                    json_string_value(json_array_get(row, 2)));
+        }
     }
+    json_decref(groups);
 }
 
 /* The name under which a field is written: DeepSpeed's if there is one. */
@@ -178,7 +182,7 @@ static void put(json_t *root, const char *path, json_t *value)
     free(name);
 }
 
-bool config_write(const struct config *c, const char *path, struct zf_error *err)
+json_t *config_json(const struct config *c)
 {
     json_t *root = json_object();
     for (int arguments = 0; arguments < 2; arguments++) /* DeepSpeed's keys first */
@@ -191,6 +195,12 @@ bool config_write(const struct config *c, const char *path, struct zf_error *err
             if (value)
                 put(root, key->name, value);
         }
+    return root;
+}
+
+bool config_write(const struct config *c, const char *path, struct zf_error *err)
+{
+    json_t *root = config_json(c);
     char *text = config_dump(root, JSON_INDENT(2));
     json_decref(root);
     char *lines = zf_format("%s\n", text);

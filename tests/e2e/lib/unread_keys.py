@@ -14,6 +14,7 @@ SETTLED = {
     "num_train_epochs": "total_steps",
     "max_steps": "total_steps",
     "max_runtime": "max_seconds",
+    "report_to": "reports_to_tensorboard",
     "warmup_ratio": "warmup_steps",
     "zero_stage": "a condition of offloading; the engine always divides what it offloads",
 }
@@ -28,7 +29,7 @@ rows = len(re.findall(r"\{ ?(?:\{? ?)(?:ARG_|DS_|\.name = ZERO)", table))
 assert len(fields) == rows > 80, (len(fields), rows)
 
 cmd = pathlib.Path("cmd")
-readers = "".join(path.read_text() for path in [*cmd.glob("*.c"), cmd / "config/engine_settings.c"])
+readers = "".join(path.read_text() for path in [*cmd.glob("*.c"), *cmd.glob("report/*.c"), cmd / "config/engine_settings.c"])
 for field in fields:
     name = field.split(".")[-1]
     if not re.search(rf"(?:->|\.){name}\b", readers) and name not in SETTLED:
