@@ -36,7 +36,8 @@ bool trace_destroy(struct trace *t, struct zf_error *err);
 
 /* Below, t may be NULL: nothing happens. Names are not copied. */
 
-/* The streams of these lanes, borrowed until their last span has ended, and how many workers there are. */
+/* The streams of these lanes, borrowed until their last span has ended, and how many workers there
+ * are. */
 void trace_set_lanes(struct trace *t, struct stream *down, struct stream *up, struct stream *state,
                      int workers);
 /* A span for a step, from 1, on the lanes of host and device. All spans belong to it that begin

@@ -79,9 +79,9 @@ static bool is_plain(const struct matmul *p)
     return !p->bias && !p->pre && p->act == ACT_NONE;
 }
 
-/* Columns [first, first + n) of c, and what of b they are made of: (k, n), or transposed (n, k), its
- * rows at distance ld. Sums are made in runs of the inner length, each added to those before it:
- * `run` of it at most, and within that as oneDNN does. */
+/* Columns [first, first + n) of c, and what of b they are made of: (k, n), or transposed (n, k),
+ * its rows at distance ld. Sums are made in runs of the inner length, each added to those before
+ * it: `run` of it at most, and within that as oneDNN does. */
 struct panel {
     int first, n;
     const float *b;
@@ -136,8 +136,8 @@ static void multiply_panel(float *c, const float *a, const struct panel *panel,
  * packing is slow. It goes in panels of so many elements, which is the memory that it needs.
  *
  * - A transposed b is turned: its columns are far apart in memory.
- * - Where b's rows begin a whole number of pages apart, oneDNN packs b, and elsewhere it does not, on
- *   these conditions. It packs runs of 384 and adds up their sums, and so it does of a transposed
+ * - Where b's rows begin a whole number of pages apart, oneDNN packs b, and elsewhere it does not,
+ *   on these conditions. It packs runs of 384 and adds up their sums, and so it does of a transposed
  *   b with rows a whole number of KiB apart; of what is moved the same sums are made. */
 #define PANEL_ELEMENTS ((size_t)4 << 20)
 #define PANEL_PADDING  16 /* rows of a panel are not pages apart */

@@ -198,8 +198,8 @@ typedef void op_copy_rows(struct stream *s, void *dst, const int *dst_row, const
  * comes from there. */
 typedef void op_carry_rows(struct stream *s, const struct matrix_batch *batch,
                            const struct carried_rows *carried, bool to_slots);
-/* n channels change places; what is said of one twice is the same. place, slot: of all channels; changes: (n); all in
- * device memory. */
+/* n channels change places; what is said of one twice is the same. place, slot: of all channels;
+ * changes: (n); all in device memory. */
 typedef void op_change_places(struct stream *s, unsigned char *place, int *slot,
                               const struct channel_change *changes, int n);
 
