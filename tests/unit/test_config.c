@@ -437,8 +437,8 @@ static void describe_argument(FILE *page, const struct argument *a)
         fprintf(page, "%s |\n", a->verdict);
 }
 
-/* Whether an option of that name is this argument: it has a value, and where a key of DeepSpeed's is
- * called as an argument of Transformers', the option is that. */
+/* Whether an option of that name is this argument: it has a value, and where a key of DeepSpeed's
+ * is called as an argument of Transformers', the option is that. */
 static bool is_option(const struct argument *a, const char *value)
 {
     char *argument = zf_format(CONFIG_ARGUMENTS "%s", a->name);
