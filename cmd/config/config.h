@@ -13,7 +13,8 @@
  *   - where things live on the device may be "auto": the plan of memory (cmd/memory_plan.h) settles
  *     it;
  *   - --model_name_or_path given as an option puts the file's config_name and tokenizer_name aside,
- *     and --config_name the file's model_name_or_path.
+ *     and --config_name the file's model_name_or_path; --train_file, --validation_file or
+ *     --test_file with a .csv, .json or .jsonl file the file's GLUE task.
  *
  * Each key, with its default, range and help, is one row of the table in table.c. This room
  * checks that a configuration makes sense; whether there is such a device is for the run to say.
@@ -116,6 +117,7 @@ struct monitor_config {
 };
 
 struct config_origin;
+struct manual;
 
 struct config {
     enum config_action action;
@@ -226,7 +228,7 @@ void config_defaults(struct config *c, int n_ranks);
 bool config_resolve_steps(struct config *c, int train_examples, struct zf_error *err);
 
 /* Every option, by group, with its default. */
-void config_print_help(FILE *out);
+void config_add_options(struct manual *m);
 
 /* The effective configuration, one line a key: "key = value  # where it came from", which is
  * "default", "FILE:LINE", "--option" or "auto"; with the name used there, if it was another. Values

@@ -37,9 +37,41 @@ static bool fail_task(const struct config *c, struct zf_error *err)
     return config_clash(c, "task_name", err, "it is %s%s", expected, hint);
 }
 
+/* Puts one key aside for another, which was given later. */
+static void drop(struct config *c, const char *name, char **string)
+{
+    replace(string, NULL);
+    config_mark_auto(c, name);
+}
+
+/* Whether the option names a file that can be none of GLUE's, whose files are TSV. */
+static bool is_option_of_own(const struct config *c, const char *name, const char *path)
+{
+    static const char *const endings[] = {".csv", ".json", ".jsonl"};
+    const char *dot = path ? strrchr(path, '.') : NULL;
+    if (!dot || level_of(c, name) != LEVEL_OPTION)
+        return false;
+    for (int i = 0; i < 3; i++)
+        if (strcasecmp(dot, endings[i]) == 0)
+            return true;
+    return false;
+}
+
+/* A file's GLUE task, as the ready configurations have one, is put aside for own examples. */
+static void drop_task(struct config *c)
+{
+    const bool own = is_option_of_own(c, "train_file", c->train_file) ||
+                     is_option_of_own(c, "validation_file", c->validation_file) ||
+                     is_option_of_own(c, "test_file", c->test_file);
+    if (c->task_name && own && level_of(c, "task_name") == LEVEL_FILE &&
+        strcasecmp(c->task_name, "lm") != 0)
+        drop(c, "task_name", &c->task_name);
+}
+
 static bool resolve_task(struct config *c, struct zf_error *err)
 {
     struct zf_error unknown;
+    drop_task(c);
     if (!c->task_name)
         return true;
     c->task = glue_find_task(c->task_name, &unknown);
@@ -49,13 +81,6 @@ static bool resolve_task(struct config *c, struct zf_error *err)
     if (c->task->n_labels == 0 && c->do_predict)
         return config_clash(c, "do_predict", err, "task lm has no predictions to make");
     return true;
-}
-
-/* Puts one source of the model aside for the other, which was given later. */
-static void drop(struct config *c, const char *name, char **string)
-{
-    replace(string, NULL);
-    config_mark_auto(c, name);
 }
 
 static bool resolve_model(struct config *c, struct zf_error *err)
@@ -467,13 +492,15 @@ static bool need_data(const struct config *c, const char *what, bool wanted, con
     if (!wanted || file || (c->data_dir && c->task && !lm))
         return true;
     if (lm)
-        return zf_fail(err, "%s is not given: %s on task lm needs a text file", file_key, what);
+        return zf_fail_usage(err, "%s is not given: %s on task lm needs a text file", file_key,
+                             what);
     if (is_own(c))
-        return zf_fail(err, "%s is not given: %s needs a file of examples", file_key, what);
-    return zf_fail(err,
-                   "data_dir is not given: %s on task %s needs the folder of its GLUE files, or "
-                   "%s",
-                   what, c->task->name, file_key);
+        return zf_fail_usage(err, "%s is not given: %s needs a file of examples", file_key, what);
+    return zf_fail_usage(
+        err,
+        "data_dir is not given: %s on task %s needs the folder of its GLUE files, or "
+        "%s",
+        what, c->task->name, file_key);
 }
 
 static bool check_complete(struct config *c, struct zf_error *err)
@@ -482,19 +509,19 @@ static bool check_complete(struct config *c, struct zf_error *err)
         return config_clash(c, "do_train", err,
                             "do_eval and do_predict are false too: there is nothing to do");
     if (!c->task && !is_own(c))
-        return zf_fail(err,
-                       "task_name is not given: a GLUE task, or lm; or train_file, for examples "
-                       "of your own");
+        return zf_fail_usage(
+            err, "task_name is not given: a GLUE task, or lm; or train_file, for examples "
+                 "of your own");
     if (!c->model_name_or_path && !c->config_name)
-        return zf_fail(err,
-                       "model_name_or_path is not given: the folder of a model, or config_name "
-                       "for random initialisation");
+        return zf_fail_usage(
+            err, "model_name_or_path is not given: the folder of a model, or config_name "
+                 "for random initialisation");
     if (!c->tokenizer_name)
         return config_clash(c, "config_name", err,
                             "tokenizer_name is not given: the folder of its "
                             "tokenizer");
     if (!c->output_dir && !c->plan && (c->do_train || c->do_predict))
-        return zf_fail(err, "output_dir is not given: the folder for what this run makes");
+        return zf_fail_usage(err, "output_dir is not given: the folder for what this run makes");
     bool found = need_data(c, "training", c->do_train, c->train_file, "train_file", err) &&
                  need_data(c, "prediction", c->do_predict, c->test_file, "test_file", err);
     if (!found)

@@ -5,6 +5,7 @@
 #include "cmd/config/config.h"
 #include "cmd/config/engine_settings.h"
 #include "cmd/config/table.h"
+#include "cmd/manual/manual.h"
 #include "data/alloc.h"
 #include "data/file.h"
 
@@ -193,6 +194,32 @@ static void reads_auto(void **state)
     assert_int_equal(c.total_steps, 15);
     assert_int_equal(c.scheduler.warmup_num_steps, 2);
     config_free(&c);
+}
+
+/* The ready configurations name a task; files that can be none of GLUE's are a person's own. */
+static void own_examples_put_the_files_task_aside(void **state)
+{
+    (void)state;
+    static const struct {
+        const char *file, *options;
+        const char *task; /* NULL: none */
+    } cases[] = {
+        {CONFIGS "zenflow.json", "--train_file x.csv", NULL},
+        {CONFIGS "zenflow.json", "--do_predict --test_file a/x.JSONL", NULL},
+        {CONFIGS "zenflow.json", "--train_file x.json --task_name cola --data_dir d", "cola"},
+        {CONFIGS "zenflow.json", "--train_file x.tsv --data_dir d", "sst2"},
+        {CONFIGS "lm.json", "--train_file x.jsonl", "lm"},
+    };
+    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
+        char *options =
+            zf_format("--model_name_or_path m --output_dir o --print_config %s", cases[i].options);
+        assert_works(parse(cases[i].file, options, 1), err);
+        assert_true((c.task != NULL) == (cases[i].task != NULL));
+        if (cases[i].task)
+            assert_string_equal(c.task->name, cases[i].task);
+        config_free(&c);
+        free(options);
+    }
 }
 
 static void options_outrank_the_file(void **state)
@@ -1192,7 +1219,7 @@ static void ready_configurations_parse(void **state)
                1);
 }
 
-static char printed[32768]; /* by config_print or config_print_help */
+static char printed[32768]; /* by config_print or as help */
 
 static void shows_where_values_come_from(void **state)
 {
@@ -1282,7 +1309,9 @@ static void helps_with_every_key(void **state)
     assert_int_equal(c.action, CONFIG_VERSION);
     config_free(&c);
     FILE *out = fmemopen(printed, sizeof printed, "w");
-    config_print_help(out);
+    struct manual *m = manual_of_train();
+    manual_print_help(m, out);
+    manual_free(m);
     fclose(out);
     assert_null(strstr(printed, "(null)"));
     for (int i = 0; i < config_table_rows; i++)
@@ -1292,6 +1321,37 @@ static void helps_with_every_key(void **state)
     for (const char *line = printed; *line; line += width + (line[width] == '\n')) {
         width = strcspn(line, "\n");
         assert_in_range(width, 0, 100);
+    }
+}
+
+/* The exit status: whether what is wrong stands on the command line. */
+static void tells_usage_from_input(void **state)
+{
+    (void)state;
+    static const struct {
+        const char *file, *options;
+        bool usage;
+    } cases[] = {
+        {NULL, "--nonsense 1", true},
+        {NULL, "stray", true},
+        {NULL, COMPLETE "--seed", true},
+        {NULL, COMPLETE "--seed many", true},
+        {NULL, COMPLETE "--fp16", true},
+        {NULL, COMPLETE "--use_cpu --device cuda", true},
+        {NULL, "--task_name sst2", true},
+        {NULL, "--config /nowhere.json", false},
+        {"{\"seed\": \"many\"}", COMPLETE, false},
+        {"{\"nonsense\": 1}", COMPLETE, false},
+        {"{\"fp16\": {\"enabled\": true}}", COMPLETE, false},
+        {"{\"training_arguments\": {\"use_cpu\": true, \"device\": \"cuda\"}}", COMPLETE, false},
+    };
+    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
+        err = (struct zf_error){0};
+        assert_false(cases[i].file ? parse_text(cases[i].file, cases[i].options, 1)
+                                   : parse(NULL, cases[i].options, 1));
+        if (err.usage != cases[i].usage)
+            fail_msg("\"%s\" is%s taken for a fault of the command line", err.text,
+                     err.usage ? "" : " not");
     }
 }
 
@@ -1343,6 +1403,7 @@ int main(void)
         cmocka_unit_test(reads_zenflow),
         cmocka_unit_test(reads_auto),
         cmocka_unit_test(options_outrank_the_file),
+        cmocka_unit_test(own_examples_put_the_files_task_aside),
         cmocka_unit_test(use_cpu_is_a_device),
         cmocka_unit_test(does_what_is_asked_for),
         cmocka_unit_test(takes_every_argument_of_transformers),
@@ -1366,6 +1427,7 @@ int main(void)
         cmocka_unit_test(shows_where_values_come_from),
         cmocka_unit_test(origins_are_true_after_resolving),
         cmocka_unit_test(helps_with_every_key),
+        cmocka_unit_test(tells_usage_from_input),
         cmocka_unit_test(reads_times),
     };
     int failed = cmocka_run_group_tests(tests, NULL, NULL);
