@@ -69,6 +69,28 @@ assert state["total_flos"] == 6 * n * state["num_input_tokens_seen"] > 0, (state
 assert math.isclose(results["total_flos"], state["total_flos"], rel_tol=1e-8), results
 END
 
+# Model and tokenizer pad with the same token: the tokenizer's own, or what ends a text.
+pads_with() { # pads_with FOLDER TOKEN ID
+    python3 - "$@" <<'END'
+import json, sys
+config, tokenizer = (json.load(open(f"{sys.argv[1]}/{name}.json")) for name in ("config", "tokenizer_config"))
+assert (tokenizer["pad_token"], config["pad_token_id"]) == (sys.argv[2], int(sys.argv[3])), (tokenizer, config)
+END
+}
+id_of() { # id_of FILE TOKEN: of an added token in a tokenizer.json
+    python3 -c 'import json, sys
+print(next(t["id"] for t in json.load(open(sys.argv[1]))["added_tokens"] if t["content"] == sys.argv[2]))' "$@"
+}
+end=$(python3 -c 'import json; print(json.load(open("data/sample/tokenizer/vocab.json"))["<|endoftext|>"])')
+check "GPT-2's tokenizer pads with what ends a text" pads_with "$out" "<|endoftext|>" "$end"
+for shape in llama2 qwen2; do
+    check "$shape's tokenizer" "$train" "${small[@]}" --tokenizer_name "tests/fixtures/tokenizer/shapes/$shape" --max_steps 1 \
+        --no_do_eval --output_dir "$scratch/$shape"
+done
+check "Llama's, too" pads_with "$scratch/llama2" "</s>" 2
+check "Qwen's has one of its own" pads_with "$scratch/qwen2" "<|endoftext|>" \
+    "$(id_of tests/fixtures/tokenizer/shapes/qwen2/tokenizer.json "<|endoftext|>")"
+
 # The model card.
 check "the model card's metadata and results" python3 - "$out" <<'END'
 import json, re, sys

@@ -17,6 +17,8 @@ model, loaded = AutoModelForSequenceClassification.from_pretrained(folder, outpu
 faults = {k: v for k, v in loaded.items() if v}
 assert not faults, faults
 model.eval()
+if model.config.model_type == "gpt2":  # its positions begin with the first token, be it padding
+    tokenizer.padding_side = "right"
 with open(test, encoding="utf-8") as f:
     header, *rows = [line.rstrip("\r\n").split("\t") for line in f]
 columns = [i for i, name in enumerate(header) if name in ("sentence", "#1 String", "#2 String")]
