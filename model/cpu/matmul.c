@@ -137,8 +137,8 @@ static void multiply_panel(float *c, const float *a, const struct panel *panel,
  *
  * - A transposed b is turned: its columns are far apart in memory.
  * - Where b's rows begin a whole number of pages apart, oneDNN packs b, and elsewhere it does not,
- *   on these conditions. It packs runs of 384 and adds up their sums, and so it does of a transposed
- *   b with rows a whole number of KiB apart; of what is moved the same sums are made. */
+ *   on these conditions. It packs runs of 384 and adds up their sums, and so it does of a
+ *   transposed b with rows a whole number of KiB apart; of what is moved the same sums are made. */
 #define PANEL_ELEMENTS ((size_t)4 << 20)
 #define PANEL_PADDING  16 /* rows of a panel are not pages apart */
 #define TURNED         16 /* rows and columns of b that are turned at a time: lines of the cache */
