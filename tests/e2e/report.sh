@@ -34,7 +34,8 @@ assert keys["max_steps"] == ("16", "--max_steps") and keys["seed"] == ("42", "de
 assert keys["zero_optimization.zenflow.topk_ratio"][1].startswith("configs/zenflow.json:")
 assert sum(n for _, n in run["memory"]["device"]) > 1e6 and run["memory"]["process_peak"] > 1e6
 END
-check "two ranks have the same mistakes" ranks 2 "${run[@]}" --per_device_train_batch_size 8 --output_dir "$scratch/two"
+check "two ranks have the same mistakes" ranks 2 "${run[@]}" --per_device_train_batch_size 8 \
+    --per_device_eval_batch_size 8 --output_dir "$scratch/two"
 data "$scratch/two" >"$scratch/two.json"
 check "to rounding" python3 - "$scratch" <<'END'
 import json, sys
