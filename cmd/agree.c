@@ -111,9 +111,10 @@ bool agree_on_start(struct comm *comm, const struct config *c, struct zf_error *
 
 /* ---- data and model ---- */
 
-static struct agree_item item_of_data(const char *name, const char *file, const struct dataset *d)
+static struct agree_item item_of_data(const char *name, const char *file, const struct dataset *d,
+                                      struct checksum sum)
 {
-    struct agree_item item = {.sum = dataset_checksum(d)};
+    struct agree_item item = {.sum = sum};
     char digest[CHECKSUM_TEXT];
     checksum_text(item.sum, digest);
     snprintf(item.name, sizeof item.name, "%s", name);
@@ -147,14 +148,15 @@ bool agree_on_input(const struct run *run, struct zf_error *err)
     int n = 0;
     if (!comm_all_ok(run->comm, item_of_model(run, &items[n++], err), err))
         return false;
-    items[n++] =
-        item_of_data("the training data", c->train_file ? c->train_file : c->data_dir, &run->train);
+    items[n++] = item_of_data("the training data", c->train_file ? c->train_file : c->data_dir,
+                              &run->train, run->train_sum);
     for (int i = 0; i < RUN_MAX_SPLITS; i++) {
-        items[n++] =
-            item_of_data("the evaluation data",
-                         c->validation_file ? c->validation_file : c->data_dir, &run->dev[i].set);
+        const struct dataset *dev = &run->dev[i].set, *test = &run->test[i].set;
+        items[n++] = item_of_data("the evaluation data",
+                                  c->validation_file ? c->validation_file : c->data_dir, dev,
+                                  dataset_checksum(dev));
         items[n++] = item_of_data("the data to predict", c->test_file ? c->test_file : c->data_dir,
-                                  &run->test[i].set);
+                                  test, dataset_checksum(test));
     }
     return agree(run->comm, items, n, err);
 }

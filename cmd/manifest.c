@@ -45,7 +45,7 @@ static json_t *identity_of(const struct run *run)
     json_t *o = json_object();
     json_object_set_new(o, "task_name", c->task ? json_string(c->task->name) : json_null());
     json_object_set_new(o, "train_samples", json_integer(run->train.n_sequences));
-    json_object_set_new(o, "train_data", sum_json(dataset_checksum(&run->train)));
+    json_object_set_new(o, "train_data", sum_json(run->train_sum));
     json_object_set_new(o, "train_batch_size", json_integer(c->train_batch_size));
     json_object_set_new(o, "seed", json_integer(c->seed));
     return o;
@@ -94,13 +94,7 @@ static struct checksum own_sum(json_t *root)
     return sum;
 }
 
-/* A file's checksum and size. */
-struct entry {
-    struct checksum sum;
-    size_t bytes;
-};
-
-static bool sum_file(const char *directory, const char *name, struct entry *entry,
+static bool sum_file(const char *directory, const char *name, struct manifest_entry *entry,
                      struct zf_error *err)
 {
     char *path = path_in(directory, name);
@@ -109,7 +103,7 @@ static bool sum_file(const char *directory, const char *name, struct entry *entr
     return ok;
 }
 
-static void add_entry(json_t *files, const char *name, const struct entry *entry)
+static void add_entry(json_t *files, const char *name, const struct manifest_entry *entry)
 {
     json_t *o = json_object();
     json_object_set_new(o, "bytes", json_integer((json_int_t)entry->bytes));
@@ -125,7 +119,7 @@ static bool add_files(json_t *files, const char *directory, struct zf_error *err
         return false;
     bool ok = true;
     for (int i = 0; ok && i < names.n; i++) {
-        struct entry entry;
+        struct manifest_entry entry;
         if (strncmp(names.list[i], "optimizer-", 10) == 0)
             continue;
         ok = sum_file(directory, names.list[i], &entry, err);
@@ -136,46 +130,49 @@ static bool add_files(json_t *files, const char *directory, struct zf_error *err
     return ok;
 }
 
-/* Each rank's optimizer file, of which it alone reads the checksum. */
-static bool add_shards(const struct run *run, json_t *files, const char *directory,
-                       struct zf_error *err)
+bool manifest_sum(const struct comm *comm, const char *directory, struct manifest_part *part,
+                  struct zf_error *err)
 {
-    const int ranks = comm_size(run->comm), rank = comm_rank(run->comm);
-    struct entry entry = {.bytes = 0};
-    char *name = engine_file_name(rank, ranks);
-    bool ok = comm_all_ok(run->comm, sum_file(directory, name, &entry, err), err);
+    char *name = engine_file_name(comm_rank(comm), comm_size(comm));
+    *part = (struct manifest_part){.files = comm_rank(comm) == 0 ? json_object() : NULL};
+    bool ok = sum_file(directory, name, &part->shard, err) &&
+              (!part->files || add_files(part->files, directory, err));
     free(name);
-    for (int r = 0; ok && r < ranks; r++) {
-        struct entry theirs = entry;
-        comm_broadcast(run->comm, &theirs, sizeof theirs, r);
-        name = engine_file_name(r, ranks);
-        add_entry(files, name, &theirs);
-        free(name);
-    }
     return ok;
 }
 
-bool manifest_write(const struct run *run, const char *directory, int step, struct zf_error *err)
+json_t *manifest_make(const struct run *run, const struct manifest_part *part, int step)
 {
-    json_t *root = json_object(), *files = json_object();
-    bool ok = add_shards(run, files, directory, err);
-    if (ok && comm_rank(run->comm) == 0) {
-        char *path = path_in(directory, NAME);
-        ok = add_files(files, directory, err);
-        json_object_set_new(root, "format", json_integer(FORMAT));
-        json_object_set_new(root, "program", json_string(ZF_VERSION));
-        json_object_set_new(root, "global_step", json_integer(step));
-        json_object_set_new(root, "ranks", json_integer(comm_size(run->comm)));
-        json_object_set_new(root, "identity", identity_of(run));
-        json_object_set_new(root, "configuration", configuration_of(run));
-        json_object_set(root, "files", files);
-        json_object_set_new(root, SUM, sum_json(own_sum(root)));
-        ok = ok && json_write(path, root, 17, err);
-        free(path);
+    const int ranks = comm_size(run->comm);
+    struct manifest_entry *shards = zf_malloc(sizeof *shards * (size_t)ranks);
+    comm_all_gather(run->comm, &part->shard, shards, sizeof *shards);
+    json_t *root = part->files ? json_object() : NULL, *files = root ? json_object() : NULL;
+    for (int r = 0; root && r < ranks; r++) {
+        char *name = engine_file_name(r, ranks);
+        add_entry(files, name, &shards[r]);
+        free(name);
     }
-    json_decref(files);
-    json_decref(root);
-    return comm_all_ok(run->comm, ok, err);
+    free(shards);
+    if (!root)
+        return NULL;
+    json_object_update(files, part->files);
+    json_object_set_new(root, "format", json_integer(FORMAT));
+    json_object_set_new(root, "program", json_string(ZF_VERSION));
+    json_object_set_new(root, "global_step", json_integer(step));
+    json_object_set_new(root, "ranks", json_integer(ranks));
+    json_object_set_new(root, "identity", identity_of(run));
+    json_object_set_new(root, "configuration", configuration_of(run));
+    json_object_set_new(root, "files", files);
+    json_object_set_new(root, SUM, sum_json(own_sum(root)));
+    return root;
+}
+
+bool manifest_write(const json_t *manifest, const char *directory, struct zf_error *err)
+{
+    char *path = path_in(directory, NAME);
+    bool ok = json_write(path, manifest, 17, err);
+    free(path);
+    return ok;
 }
 
 /* ---- checking ---- */
@@ -207,7 +204,7 @@ static bool load(struct json_file *f, const char *path, struct zf_error *err)
 
 static bool check_file(const char *directory, const char *name, json_t *entry, struct zf_error *err)
 {
-    struct entry found;
+    struct manifest_entry found;
     json_t *bytes = json_object_get(entry, "bytes");
     if (!*name || strchr(name, '/') || name[0] == '.')
         return zf_fail(err, "%s/%s: it names the file \"%.200s\", but files stand beside it",

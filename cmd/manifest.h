@@ -13,8 +13,28 @@
 
 #include "cmd/run.h"
 
-/* Writes that of a directory in which all ranks' files are. Collective. */
-bool manifest_write(const struct run *run, const char *directory, int step, struct zf_error *err);
+#include <jansson.h>
+
+/* A file's checksum and size. */
+struct manifest_entry {
+    struct checksum sum;
+    size_t bytes;
+};
+
+/* One rank's part of a manifest. */
+struct manifest_part {
+    struct manifest_entry shard; /* its optimizer file */
+    json_t *files;               /* rank 0: entries of all that are no rank's own; else NULL */
+};
+
+/* Reads the checksums of this rank's files; for rank 0 they are those that all share, too. Any
+ * thread may; the caller frees part->files by json_decref, whatever came of it. */
+bool manifest_sum(const struct comm *comm, const char *directory, struct manifest_part *part,
+                  struct zf_error *err);
+/* The manifest, on rank 0, for json_decref; else NULL. Collective. */
+json_t *manifest_make(const struct run *run, const struct manifest_part *part, int step);
+/* Makes the checkpoint whole. For one rank, in any thread. */
+bool manifest_write(const json_t *manifest, const char *directory, struct zf_error *err);
 
 /* Whether a directory has one, be it whole or not. */
 bool manifest_is_there(const char *directory);

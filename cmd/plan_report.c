@@ -236,7 +236,7 @@ static void print_path(const struct planned_step *s, const char *name, FILE *out
     fprintf(out, "  critical path of the %s step%s:\n", name,
             s->report.selected ? ", which chooses anew" : "");
     for (int i = 0; i < n && kinds[i].seconds > KIND_LEAST * s->seconds; i++)
-        fprintf(out, "  %8.2f ms %5.1f %%  %s\n", 1e3 * kinds[i].seconds,
+        fprintf(out, "  %8.2f ms %6.1f%%  %s\n", 1e3 * kinds[i].seconds,
                 100 * kinds[i].seconds / s->seconds, kinds[i].what);
     print_chain(s, out);
 }
@@ -249,7 +249,7 @@ void plan_report_print(const struct plan_report *r, size_t n_parameters, FILE *o
         out,
         "planned (simulated, not measured) on %s: %d steps, windows of %d, %d new choice(s)\n"
         "  step:      median %.2f ms, worst %.2f ms, mean %.2f ms; the device waits for the "
-        "host %.2f ms (%.1f %%)\n"
+        "host %.2f ms (%.1f%%)\n"
         "  traffic:   down %.1f MB, up %.1f MB, state that moves %.1f MB a step: %.3f, %.3f "
         "and %.3f sizes of the model in bf16\n"
         "  host:      %.1f launches a step; %.3f ms of its own, outside waits; workers busy %.2f "

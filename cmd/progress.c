@@ -1,36 +1,28 @@
 #include "cmd/progress.h"
 
+#include "cmd/live.h"
 #include "data/alloc.h"
 #include "data/clock.h"
+#include "data/figures.h"
 #include "data/file.h"
 #include "data/log.h"
+#include "data/terminal.h"
 
 #include <errno.h>
 #include <math.h>
 #include <stdlib.h>
 #include <string.h>
-#include <sys/ioctl.h>
 #include <unistd.h>
 
-#define REDRAW_SECONDS 0.1
+#define LEAST_COLUMNS 80 /* for which lines that stay are made */
 
 struct progress {
     FILE *log; /* trainer_log.jsonl */
     char *path;
-    bool live;
     int first_step, total_steps;
-    double start, drawn;
+    double start;
     long tokens;
 };
-
-static bool line_is_shown; /* a live line stands on the terminal */
-
-static void clear_line(void)
-{
-    if (line_is_shown)
-        fputs("\r\033[K", stderr);
-    line_is_shown = false;
-}
 
 /* Entries of steps that a resumed run will do again are dropped, and those of the model that the
  * run before left. */
@@ -58,7 +50,36 @@ static bool keep_entries(const char *path, int last_step, struct zf_error *err)
     return file_replace_end(&f, true, err);
 }
 
-struct progress *progress_create(const char *output_dir, int first_step, int total_steps, bool live,
+/* What stays longest of a line where there is little room. */
+enum { STEP, MODEL, LOSS, METRIC, RATE, LEFT, SKIPPED, COMPUTING, EPOCH, LEARNING_RATE, NORM };
+
+static void add_step(const struct progress *p, struct line *line, int step)
+{
+    line_add(line, STEP, "step %s/%s", figure_count(step).text, figure_count(p->total_steps).text);
+}
+
+static void add_rate(const struct progress *p, struct line *line)
+{
+    line_add(line, RATE, "%s tokens/s", figure_count(progress_tokens_per_second(p)).text);
+}
+
+/* The device computes where it does not wait for the host. */
+static void add_computing(struct line *line, double stall)
+{
+    if (stall >= 0)
+        line_add(line, COMPUTING, "%s computing", figure_share(1 - stall).text);
+}
+
+/* As fast as until now, evaluations and checkpoints included. */
+static void add_left(const struct progress *p, struct line *line, int step)
+{
+    const int done = step - p->first_step, left = p->total_steps - step;
+    if (done > 0 && left > 0)
+        line_add(line, LEFT, "%s left",
+                 figure_time((clock_seconds() - p->start) / done * left).text);
+}
+
+struct progress *progress_create(const char *output_dir, int first_step, int total_steps,
                                  struct zf_error *err)
 {
     char *path = zf_format("%s/trainer_log.jsonl", output_dir);
@@ -76,12 +97,14 @@ struct progress *progress_create(const char *output_dir, int first_step, int tot
     *p = (struct progress){
         .log = log,
         .path = path,
-        .live = live,
         .first_step = first_step,
         .total_steps = total_steps,
         .start = clock_seconds(),
     };
-    log_set_before(clear_line);
+    struct line line = {0};
+    add_step(p, &line, first_step);
+    live_stage_end();
+    live_step(&line);
     return p;
 }
 
@@ -89,8 +112,6 @@ void progress_destroy(struct progress *p)
 {
     if (!p)
         return;
-    clear_line();
-    log_set_before(NULL);
     fclose(p->log);
     free(p->path);
     free(p);
@@ -102,76 +123,132 @@ double progress_tokens_per_second(const struct progress *p)
     return elapsed > 0 ? (double)p->tokens / elapsed : 0;
 }
 
-static int terminal_columns(void)
-{
-    struct winsize size;
-    return ioctl(STDERR_FILENO, TIOCGWINSZ, &size) == 0 && size.ws_col ? size.ws_col : 80;
-}
-
 void progress_step(struct progress *p, int step, double epoch, double loss, double lr, double stall,
                    long tokens)
 {
-    double now = clock_seconds();
+    struct line line = {0};
     p->tokens += tokens;
-    if (!p->live || (now - p->drawn < REDRAW_SECONDS && step < p->total_steps))
-        return;
-    p->drawn = now;
-    int done = step - p->first_step;
-    long left = lround((now - p->start) / (done ? done : 1) * (p->total_steps - step));
-    char line[160], waited[32] = "";
-    if (stall >= 0)
-        snprintf(waited, sizeof waited, "  stall %.1f%%", 100 * stall);
-    int n = snprintf(line, sizeof line,
-                     "step %d/%d  epoch %.2f  loss %.4f  lr %.2e  %.0f tokens/s%s  left %ld:%02ld",
-                     step, p->total_steps, epoch, loss, lr, progress_tokens_per_second(p), waited,
-                     left / 60, left % 60);
-    int columns = terminal_columns() - 1;
-    fprintf(stderr, "\r%.*s\033[K", columns < n ? columns : n, line);
-    fflush(stderr);
-    line_is_shown = true;
+    add_step(p, &line, step);
+    line_add(&line, EPOCH, "epoch %.2f", epoch);
+    line_add(&line, LOSS, "loss %.4f", loss);
+    line_add(&line, LEARNING_RATE, "lr %.2e", lr);
+    add_rate(p, &line);
+    add_computing(&line, stall);
+    add_left(p, &line, step);
+    live_step(&line);
 }
 
-/* What is for programs to read in trainer_log.jsonl and would make a line too long for people. */
-static bool is_detail(const char *key)
+static bool ends_with(const char *text, const char *end)
 {
-    const char *unit = strrchr(key, '_');
-    return strncmp(key, "bytes_", 6) == 0 || (unit && strcmp(unit, "_seconds") == 0);
+    const size_t n = strlen(text), m = strlen(end);
+    return n >= m && strcmp(text + n - m, end) == 0;
 }
 
-static void print_plainly(const json_t *entry)
+/* Of an evaluation the loss and the metrics: what it took is in the file. */
+static void add_metric(struct line *line, const char *key, const json_t *value)
 {
+    const double x = json_number_value(value);
+    const bool counts = json_is_integer(value) || strncmp(key, "eval_runtime", 12) == 0 ||
+                        ends_with(key, "per_second") || ends_with(key, "per_second_mm");
+    if (strncmp(key, "eval_", 5) == 0 && json_is_number(value) && !counts)
+        line_add(line, METRIC, x != 0 && fabs(x) < 1e-3 ? "%s %.2e" : "%s %.4f", key, x);
+}
+
+/* In the order in which they are told, whatever the entry's. */
+static void describe_entry(const struct progress *p, const json_t *entry, struct line *line)
+{
+    const json_t *model = json_object_get(entry, "model"), *loss = json_object_get(entry, "loss");
+    const json_t *stall = json_object_get(entry, "stall");
+    const int step = (int)json_integer_value(json_object_get(entry, "step"));
     const char *key;
     json_t *value;
-    json_object_foreach((json_t *)entry, key, value)
-    {
-        if (is_detail(key))
-            continue;
-        if (json_is_integer(value))
-            printf("%s %lld  ", key, (long long)json_integer_value(value));
-        else if (json_is_number(value))
-            printf("%s %.4g  ", key, json_number_value(value));
-        else if (json_is_string(value))
-            printf("%s %s  ", key, json_string_value(value));
-    }
-    putchar('\n');
+    add_step(p, line, step);
+    if (model)
+        line_add(line, MODEL, "%s model", json_string_value(model));
+    json_object_foreach((json_t *)entry, key, value) add_metric(line, key, value);
+    if (!loss)
+        return;
+    line_add(line, EPOCH, "epoch %.2f", json_number_value(json_object_get(entry, "epoch")));
+    line_add(line, LOSS, "loss %.4f", json_number_value(loss));
+    line_add(line, LEARNING_RATE, "lr %.2e",
+             json_number_value(json_object_get(entry, "learning_rate")));
+    const double norm = json_number_value(json_object_get(entry, "grad_norm"));
+    line_add(line, NORM, norm != 0 && norm < 1e-2 ? "grad norm %.2e" : "grad norm %.2f", norm);
+    if ((value = json_object_get(entry, "skipped_steps")))
+        line_add(line, SKIPPED, "%s skipped", figure_count(json_number_value(value)).text);
+    add_rate(p, line);
+    add_computing(line, stall ? json_number_value(stall) : -1);
+    add_left(p, line, step);
+}
+
+/* For lines that stay: where it is narrow, they may as well break. */
+static int room_of_terminal(void)
+{
+    const int columns = terminal_columns(STDOUT_FILENO);
+    return (columns < LEAST_COLUMNS ? LEAST_COLUMNS : columns) - 1;
+}
+
+static void print_entry(const struct progress *p, const json_t *entry)
+{
+    const bool terminal = live_is_drawn() && terminal_is_at(STDOUT_FILENO);
+    const bool evaluation = !json_object_get(entry, "loss");
+    const char *colour = terminal && live_has_colour() && evaluation ? TERMINAL_CYAN : "";
+    char text[LINE_BYTES];
+    struct line line = {0};
+    describe_entry(p, entry, &line);
+    line_write(&line, terminal ? room_of_terminal() : 0, text);
+    live_give_way();
+    printf("%s%s%s\n", colour, text, *colour ? TERMINAL_PLAIN : "");
     fflush(stdout);
+    live_come_back();
+}
+
+/* One line of trainer_log.jsonl. */
+static bool write_line(struct progress *p, const json_t *entry, struct zf_error *err)
+{
+    json_dumpf(entry, p->log, JSON_PRESERVE_ORDER | JSON_REAL_PRECISION(9));
+    fputc('\n', p->log);
+    return (fflush(p->log) == 0 && !ferror(p->log)) ||
+           zf_fail(err, "%s: cannot be written: %s", p->path, strerror(errno));
 }
 
 bool progress_log(struct progress *p, json_t *entry, struct zf_error *err)
 {
-    json_dumpf(entry, p->log, JSON_PRESERVE_ORDER | JSON_REAL_PRECISION(9));
-    fputc('\n', p->log);
-    bool written = fflush(p->log) == 0 && !ferror(p->log);
-    if (!written)
-        zf_fail(err, "%s: cannot be written: %s", p->path, strerror(errno));
-    if (!p->live)
-        print_plainly(entry);
+    bool written = write_line(p, entry, err);
+    print_entry(p, entry);
     json_decref(entry);
     return written;
 }
 
+bool progress_saved(struct progress *p, int step, double epoch, double stopped, double later,
+                    struct zf_error *err)
+{
+    json_t *entry = json_object();
+    json_object_set_new(entry, "step", json_integer(step));
+    json_object_set_new(entry, "epoch", json_real(epoch));
+    json_object_set_new(entry, "checkpoint", json_sprintf("checkpoint-%d", step));
+    json_object_set_new(entry, "save_seconds", json_real(stopped));
+    json_object_set_new(entry, "disk_seconds", json_real(later));
+    log_info("checkpoint %d: training stopped for %.2f s; on the disk %.2f s later", step, stopped,
+             later);
+    bool written = write_line(p, entry, err);
+    json_decref(entry);
+    return written;
+}
+
+static struct figure value_text(const json_t *value)
+{
+    const double x = json_number_value(value);
+    struct figure f;
+    if (json_is_integer(value) || fabs(x) >= 1e3)
+        return figure_count(x);
+    snprintf(f.text, sizeof f.text, "%.4f", x);
+    return f;
+}
+
 void progress_results_table(const char *title, const json_t *results)
 {
+    const bool colour = live_has_colour() && terminal_is_at(STDOUT_FILENO);
     const char *key;
     json_t *value;
     int width = (int)strlen(title);
@@ -180,15 +257,12 @@ void progress_results_table(const char *title, const json_t *results)
         if ((int)strlen(key) > width)
             width = (int)strlen(key);
     }
-    printf("\n%-*s\n", width, title);
+    live_give_way();
+    printf("\n%s%s%s\n", colour ? TERMINAL_BOLD : "", title, colour ? TERMINAL_PLAIN : "");
     for (int i = 0; i < width + 14; i++)
         putchar('-');
     putchar('\n');
     json_object_foreach((json_t *)results, key, value)
-    {
-        if (json_is_integer(value))
-            printf("%-*s  %12lld\n", width, key, (long long)json_integer_value(value));
-        else
-            printf("%-*s  %12.4f\n", width, key, json_number_value(value));
-    }
+        printf("%-*s  %12s\n", width, key, value_text(value).text);
+    live_come_back();
 }

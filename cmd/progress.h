@@ -1,31 +1,33 @@
-/* What a person and a program see of a run: one live progress line on a terminal, plain lines where
- * the output is piped, trainer_log.jsonl, and the table of results at the end. Rank 0 only. */
+/* What a person and a program see of a run: lines for its steps and evaluations, the live line
+ * below them on a terminal, trainer_log.jsonl, and the table of results at the end. Rank 0 only. */
 #ifndef ZF_CMD_PROGRESS_H
 #define ZF_CMD_PROGRESS_H
 
 #include "data/error.h"
 
 #include <jansson.h>
-#include <stdbool.h>
-#include <stdio.h>
 
 struct progress;
 
 /* Opens output_dir/trainer_log.jsonl: anew, or keeping the entries up to `first_step` when a run is
- * resumed there, but for those with "model", which say what the run left. live: redraw one line on
- * standard error. */
-struct progress *progress_create(const char *output_dir, int first_step, int total_steps, bool live,
+ * resumed there, but for those with "model", which say what the run left. */
+struct progress *progress_create(const char *output_dir, int first_step, int total_steps,
                                  struct zf_error *err);
 void progress_destroy(struct progress *p);
 
-/* After each step; redraws the live line a few times a second. stall: the share of the time that
- * the device waits for the host, shown where it is not negative. */
+/* After each step; for the live line (live.h). stall: the share of the time that the device waits
+ * for the host; negative where it never does. */
 void progress_step(struct progress *p, int step, double epoch, double loss, double lr, double stall,
                    long tokens);
-/* One log entry: an object with "step", which is written as one line of trainer_log.jsonl and,
- * where there is no live line, shown as a plain line. Takes the reference. Fails where it cannot be
- * written. */
+/* One log entry: an object with "step", which is written as one line of trainer_log.jsonl and, what
+ * people want of it, printed as a line that stays; on a terminal as much of it as fits, but no less
+ * than fits 80 columns. Takes the reference. Fails where it cannot be written. */
 bool progress_log(struct progress *p, json_t *entry, struct zf_error *err);
+
+/* A step's checkpoint is on the disk, so many seconds after training went on that had stood still
+ * for it: a line of the log, and a sentence. Fails as progress_log does. */
+bool progress_saved(struct progress *p, int step, double epoch, double stopped, double later,
+                    struct zf_error *err);
 
 /* Tokens per second over the whole run so far. */
 double progress_tokens_per_second(const struct progress *p);

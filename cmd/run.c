@@ -6,18 +6,19 @@
 #include "cmd/config/table.h"
 #include "cmd/evaluate.h"
 #include "cmd/labels.h"
+#include "cmd/live.h"
 #include "cmd/memory_need.h"
 #include "cmd/memory_plan.h"
-#include "cmd/progress.h"
+#include "cmd/results.h"
 #include "cmd/run_data.h"
 #include "cmd/step.h"
+#include "cmd/summary.h"
 #include "cmd/train.h"
 #include "data/alloc.h"
+#include "data/figures.h"
 #include "data/file.h"
-#include "data/json.h"
 #include "data/log.h"
 #include "model/plan/plan.h"
-#include "offload/comm/place.h"
 
 #include <limits.h>
 #include <stdlib.h>
@@ -157,6 +158,17 @@ static void take_tokens(struct gpt_config *m, const struct tokenizer *t)
     m->eos_token_id = m->pad_token_id = eos;
 }
 
+/* Where Transformers pads, model and tokenizer must mean the same token: the tokenizer's own, else
+ * the model's, else what ends a text. */
+static void align_padding(struct gpt_config *m, const struct tokenizer *t)
+{
+    const int own = tokenizer_pad(t);
+    if (own >= 0)
+        m->pad_token_id = own;
+    else if (!tokenizer_is_special(t, m->pad_token_id) && tokenizer_is_special(t, m->eos_token_id))
+        m->pad_token_id = m->eos_token_id;
+}
+
 static bool configure_model(struct run *run, struct zf_error *err)
 {
     struct config *c = run->config;
@@ -173,6 +185,7 @@ static bool configure_model(struct run *run, struct zf_error *err)
                  c->max_seq_length, m->n_positions);
         c->max_seq_length = m->n_positions;
     }
+    align_padding(m, run->tokenizer);
     set_head(m, run->task);
     set_dropouts(m, c);
     return true;
@@ -183,9 +196,19 @@ static bool check_metric(const struct run *run, struct zf_error *err)
 {
     const struct config *c = run->config;
     struct zf_error why;
-    return !c->do_train || !c->load_best_model_at_end ||
+    return !c->do_train || !c->metric_for_best_model || c->eval_strategy == STRATEGY_NO ||
            evaluate_has_metric(run, c->metric_for_best_model, &why) ||
            config_clash(c, "metric_for_best_model", err, "%s", why.text);
+}
+
+/* Predictions alone overwrite nothing, unless they may. */
+static bool check_predictions(const struct run *run, struct zf_error *err)
+{
+    const struct config *c = run->config;
+    bool ok = true;
+    for (int i = 0; ok && !c->do_train && !c->overwrite_output_dir && i < run->n_test; i++)
+        ok = predict_check_output(run, &run->test[i], err);
+    return ok;
 }
 
 /* Threads of this rank. */
@@ -234,7 +257,7 @@ static bool plan_device(struct run *run, struct zf_error *err)
 static bool choose_device(struct run *run, struct zf_error *err)
 {
     struct config *c = run->config;
-    place_at("making the model");
+    live_stage("making the model", 0);
     if (c->plan)
         return plan_device(run, err);
     run->device =
@@ -335,16 +358,26 @@ static void fill_eval_order(struct run *run)
         run->eval_order[i] = i;
 }
 
+/* Parts of a few, and many in whole ones. */
+static struct figure epochs_text(double epochs)
+{
+    struct figure f = figure_count(epochs);
+    if (epochs < 100)
+        snprintf(f.text, sizeof f.text, "%.2f", epochs);
+    return f;
+}
+
 static void announce(const struct run *run)
 {
     const struct config *c = run->config;
     const struct param_table *p = gpt_params(run->model);
-    log_info("%s: %d training, %d evaluation examples; GPT of %.2f M parameters (%d layers, width "
-             "%d); %s tokenizer of %d; %d rank(s) on the %s device",
-             run->task->title, run->train.n_sequences, run->dev[0].set.n_sequences,
-             (double)p->n_parameters / 1e6, run->model_config.n_layer, run->model_config.n_embd,
-             tokenizer_kind(run->tokenizer), tokenizer_vocab_size(run->tokenizer),
-             comm_size(run->comm), run->device->name);
+    log_info("%s: %s training, %s evaluation examples; GPT of %.2f M parameters (%d layers, width "
+             "%d); %s tokenizer of %s; %d rank(s) on the %s device",
+             run->task->title, figure_count(run->train.n_sequences).text,
+             figure_count(run->dev[0].set.n_sequences).text, (double)p->n_parameters / 1e6,
+             run->model_config.n_layer, run->model_config.n_embd, tokenizer_kind(run->tokenizer),
+             figure_count(tokenizer_vocab_size(run->tokenizer)).text, comm_size(run->comm),
+             run->device->name);
     if (comm_size(run->comm) > 1 && !c->plan)
         log_info("ranks exchange gradients by %s", comm_device_transport(run->comm));
     if (run->device->products)
@@ -357,9 +390,10 @@ static void announce(const struct run *run)
                  (double)memory.host_elements / 1e6,
                  (double)memory.host / (double)memory.host_elements);
     if (c->do_train)
-        log_info("%d steps of %d examples (%d a rank x %d accumulated), %.3g epochs",
-                 c->total_steps, c->train_batch_size, c->per_device_train_batch_size,
-                 c->gradient_accumulation_steps, (double)c->total_steps / c->steps_per_epoch);
+        log_info("%s steps of %d examples (%d a rank x %d accumulated), %s epochs",
+                 figure_count(c->total_steps).text, c->train_batch_size,
+                 c->per_device_train_batch_size, c->gradient_accumulation_steps,
+                 epochs_text((double)c->total_steps / c->steps_per_epoch).text);
 }
 
 /* What a run is given: everything that can be wrong with it is found here. */
@@ -368,7 +402,7 @@ static bool read_input(struct run *run, struct zf_error *err)
     struct config *c = run->config;
     return check_output(run, err) && read_model_config(run, err) && run_open_data(run, err) &&
            check_labels(run, err) && load_tokenizer(run, err) && configure_model(run, err) &&
-           run_load_data(run, err) && check_metric(run, err) &&
+           run_load_data(run, err) && check_metric(run, err) && check_predictions(run, err) &&
            (!c->do_train || config_resolve_steps(c, run->train.n_sequences, err));
 }
 
@@ -390,6 +424,7 @@ static bool create_parts(struct run *run, struct zf_error *err)
     if (c->do_train && !create_engine(run, err))
         return false;
     gpt_offer_values(run->model, take_values, run);
+    live_stage(c->model_name_or_path ? "loading the weights" : "initialising the weights", 0);
     if (!c->plan && !load_weights(run, err))
         return false;
     fill_eval_order(run);
@@ -413,7 +448,7 @@ static bool takes_model(const struct run *run, struct zf_error *err)
 bool run_create(struct run *run, struct config *config, struct comm *comm, struct zf_error *err)
 {
     *run = (struct run){.config = config, .comm = comm, .task = config->task};
-    place_at("reading what it was given");
+    live_stage("reading the data", 0);
     if (!comm_all_ok(comm, read_input(run, err) && check_batches(run, err), err) ||
         !agree_on_input(run, err) || !choose_device(run, err))
         return false;
@@ -426,6 +461,7 @@ bool run_create(struct run *run, struct config *config, struct comm *comm, struc
         return false;
     if (!comm_all_ok(comm, create_parts(run, err), err) || !agree_on_first_weights(run, err))
         return false;
+    live_stage_end();
     memory_tell(run);
     announce(run);
     return true;
@@ -451,37 +487,6 @@ bool run_destroy(struct run *run, struct zf_error *err)
     return whole;
 }
 
-/* Evaluation alone leaves in all_results.json what it does not replace, as run_glue.py does. */
-static bool add_earlier_results(json_t *all, const char *path, struct zf_error *err)
-{
-    struct json_file f;
-    if (!file_exists(path))
-        return true;
-    if (!json_load(&f, path, err))
-        return false;
-    json_object_update(all, f.root);
-    json_free(&f);
-    return true;
-}
-
-static bool write_results(const struct run *run, const json_t *results, struct zf_error *err)
-{
-    const struct config *c = run->config;
-    bool ok = true;
-    if (comm_rank(run->comm) != 0)
-        return true;
-    if (c->output_dir) {
-        char *path = zf_format("%s/all_results.json", c->output_dir);
-        json_t *all = json_object();
-        ok = (c->do_train || add_earlier_results(all, path, err)) &&
-             json_object_update(all, (json_t *)results) == 0 && json_write(path, all, 9, err);
-        json_decref(all);
-        free(path);
-    }
-    progress_results_table(run->task->title, results);
-    return ok;
-}
-
 /* What train() does for a run without training. */
 static bool evaluate_only(struct run *run, json_t *results, struct zf_error *err)
 {
@@ -501,9 +506,13 @@ bool run_execute(struct run *run, struct zf_error *err)
     else
         ok = evaluate_only(run, results, err);
     run->stoppable = false; /* the model and its results are there in a moment */
-    ok = ok && (run->stopped || comm_all_ok(run->comm, write_results(run, results, err), err));
+    ok = ok && (run->stopped ||
+                comm_all_ok(run->comm,
+                            comm_rank(run->comm) != 0 || results_write(run, results, err), err));
     for (int i = 0; ok && !run->stopped && i < run->n_test; i++)
         ok = predict_split(run, &run->test[i], err);
+    if (ok && comm_rank(run->comm) == 0)
+        summary_print(run);
     json_decref(results);
     return ok;
 }

@@ -52,6 +52,7 @@ struct run {
     struct engine *engine; /* NULL unless do_train */
     struct trace *trace;   /* where one is asked for, else NULL */
     struct dataset train;
+    struct checksum train_sum; /* its own, by which checkpoints and ranks know it */
     struct eval_split dev[RUN_MAX_SPLITS], test[RUN_MAX_SPLITS];
     int n_dev, n_test;
     struct batch *batches;    /* (size.micro_batches) of the largest micro-batch, for training; the

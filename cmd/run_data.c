@@ -4,6 +4,7 @@
 #include "cmd/labels.h"
 #include "data/alloc.h"
 #include "data/corpus.h"
+#include "data/figures.h"
 #include "data/log.h"
 
 #include <stdlib.h>
@@ -217,9 +218,9 @@ static bool load_own_train(struct run *run, struct zf_error *err)
                               c->train_file);
         if (ok) {
             own_hold_out(&train, dev, held_out(c, n), (uint64_t)c->seed);
-            log_info("validation_file is not given: %d of the %d examples, drawn by seed, are held "
+            log_info("validation_file is not given: %s of the %s examples, drawn by seed, are held "
                      "out for evaluation (validation_split_percentage)",
-                     dev->n_examples, n);
+                     figure_count(dev->n_examples).text, figure_count(n).text);
             tokenize(run, &run->dev[0].set, dev, c->max_eval_samples);
             glue_free(dev); /* its texts are the training examples' */
         }
@@ -327,43 +328,29 @@ static struct dataset split_off(struct dataset *from, int n)
     return view;
 }
 
-/* "24,960" */
-static const char *with_commas(long n, char *out, size_t size)
-{
-    char digits[32];
-    int length = snprintf(digits, sizeof digits, "%ld", n);
-    size_t used = 0;
-    for (int i = 0; i < length && used + 2 < size; i++) {
-        if (i > 0 && (length - i) % 3 == 0)
-            out[used++] = ',';
-        out[used++] = digits[i];
-    }
-    out[used] = 0;
-    return out;
-}
-
 static void tell_corpus(const char *files, const struct dataset *set,
                         const struct corpus_report *report)
 {
-    char tokens[32], learned[32];
-    with_commas((long)set->start[set->n_sequences], tokens, sizeof tokens);
-    with_commas(report->n_learned, learned, sizeof learned);
+    const struct figure tokens = figure_count((double)set->start[set->n_sequences]);
+    const struct figure rows = figure_count(report->n_rows);
     if (report->n_passed_over)
         log_info("%s: %d files are passed over, which are no texts by their names", files,
                  report->n_passed_over);
     if (!report->has_answers) {
-        log_info("%s: %d text(s) in %d file(s), %s tokens in sequences of %d", files,
-                 report->n_rows, report->n_files, tokens, set->max_length);
+        log_info("%s: %s text(s) in %d file(s), %s tokens in sequences of %d", files, rows.text,
+                 report->n_files, tokens.text, set->max_length);
         return;
     }
-    log_info("%s: %d rows with answers in %d file(s), form: %s; the loss is of the answers alone, "
+    log_info("%s: %s rows with answers in %d file(s), form: %s; the loss is of the answers alone, "
              "%s of %s tokens",
-             files, report->n_rows, report->n_files, report->form, learned, tokens);
+             files, rows.text, report->n_files, report->form,
+             figure_count((double)report->n_learned).text, tokens.text);
     if (report->n_cut)
         log_warn(
-            "%s: %d of the %d rows are longer than max_seq_length and are cut; %d have no answer "
+            "%s: %s of the %s rows are longer than max_seq_length and are cut; %s have no answer "
             "left and are dropped",
-            files, report->n_cut, report->n_rows, report->n_dropped);
+            files, figure_count(report->n_cut).text, rows.text,
+            figure_count(report->n_dropped).text);
 }
 
 static bool load_corpus(const struct run *run, struct dataset *set, const char *files,
@@ -391,9 +378,9 @@ static bool load_text(struct run *run, struct zf_error *err)
             return false;
         if (!c->validation_file) {
             *dev = split_off(&run->train, held_out(c, run->train.n_sequences));
-            log_info("validation_file is not given: %d sequences of train_file are held out for "
+            log_info("validation_file is not given: %s sequences of train_file are held out for "
                      "evaluation (validation_split_percentage)",
-                     dev->n_sequences);
+                     figure_count(dev->n_sequences).text);
         }
         dev->n_sequences = limited(dev->n_sequences, c->max_eval_samples);
     }
@@ -414,6 +401,7 @@ bool run_load_data(struct run *run, struct zf_error *err)
         return zf_fail(err, "%s: there are %d training examples for %d ranks: start at most %d",
                        run->task->name, run->train.n_sequences, comm_size(run->comm),
                        run->train.n_sequences);
+    run->train_sum = dataset_checksum(&run->train);
     return true;
 }
 

@@ -4,13 +4,16 @@
 #include "cmd/checkpoint.h"
 #include "cmd/checkpoint_folders.h"
 #include "cmd/evaluate.h"
+#include "cmd/live.h"
 #include "cmd/lr_schedule.h"
+#include "cmd/model_card.h"
 #include "cmd/progress.h"
 #include "cmd/report/listeners.h"
 #include "cmd/step.h"
 #include "cmd/stop.h"
 #include "data/alloc.h"
 #include "data/clock.h"
+#include "data/figures.h"
 #include "data/file.h"
 #include "data/log.h"
 #include "offload/comm/place.h"
@@ -19,7 +22,6 @@
 #include <math.h>
 #include <stdlib.h>
 #include <string.h>
-#include <unistd.h>
 
 /* What to do where numbers are not finite. */
 #define ADVICE " (a smaller learning_rate or max_grad_norm may help)"
@@ -35,10 +37,14 @@ struct trainer {
     struct telemetry telemetry;  /* since the last log entry */
     bool offloads;               /* some state lives on the host */
     bool skipping;               /* the last step was skipped */
-    int unproved;         /* the step of a checkpoint whose model has not done a step yet, or 0 */
-    int saved_step;       /* the last one whose checkpoint output_dir has, -1: none yet */
-    double save_seconds;  /* that training stood still for checkpoints, since the last entry */
-    struct zf_error late; /* the last step's checkpoint could not be written, or "" */
+    bool is_best;                /* its evaluation is better than that of any checkpoint */
+    struct saving *saving;       /* the checkpoint that is on its way to the disk, or NULL */
+    int begun_step;              /* the last one of which a checkpoint was begun, */
+    double stopped, went_on;     /* how long training stood still for it, and when it went on */
+    int saved_step;              /* the last one whose checkpoint output_dir has, -1: none yet */
+    int unproved;         /* the step of a checkpoint whose model has not done a step yet, or 0; */
+    int unproved_best;    /* and its best_step */
+    struct zf_error late; /* at the end a checkpoint could not be written, or "" */
     int first_step;       /* where this run began, not the one that it resumes, */
     double start;         /* and when */
 };
@@ -78,6 +84,7 @@ static json_t *new_entry(const struct trainer *t, int step)
 static void write_entry(struct trainer *t, json_t *entry)
 {
     struct zf_error err;
+    trainer_state_note(&t->state, entry);
     if (!listeners_log(t->listeners, entry, &err) || !progress_log(t->progress, entry, &err))
         comm_abort(t->run->comm, &err);
 }
@@ -95,11 +102,19 @@ static void tell_step(struct trainer *t, const struct step_result *done, float l
         comm_abort(t->run->comm, &err);
 }
 
+/* Whether something that happens every so many steps, or at each epoch's end, happens now. */
+static bool is_due(const struct config *c, enum config_strategy strategy, double every, int step)
+{
+    return (strategy == STRATEGY_STEPS && fmod(step, every) == 0) ||
+           (strategy == STRATEGY_EPOCH && step % c->steps_per_epoch == 0);
+}
+
 static void log_step(struct trainer *t, float lr, const struct step_report *report)
 {
     struct train_state *s = &t->state;
     const struct config *c = t->run->config;
-    bool due = s->step % c->logging_steps == 0 || (c->logging_first_step && s->step == 1);
+    bool due = is_due(c, c->logging_strategy, c->logging_steps, s->step) ||
+               (c->logging_first_step && s->step == 1);
     if (!due || s->loss_steps == 0)
         return;
     json_t *entry = new_entry(t, s->step);
@@ -114,8 +129,6 @@ static void log_step(struct trainer *t, float lr, const struct step_report *repo
                             json_real(t->telemetry.step_seconds / t->telemetry.steps));
         if (t->offloads)
             telemetry_describe(&t->telemetry, gpt_params(t->run->model)->n_parameters, entry);
-        if (t->save_seconds > 0)
-            json_object_set_new(entry, "save_seconds", json_real(t->save_seconds));
         if (s->skipped_steps)
             json_object_set_new(entry, "skipped_steps", json_integer(s->skipped_steps));
         write_entry(t, entry);
@@ -123,14 +136,6 @@ static void log_step(struct trainer *t, float lr, const struct step_report *repo
     s->loss_sum = 0;
     s->loss_steps = 0;
     t->telemetry = (struct telemetry){0};
-    t->save_seconds = 0;
-}
-
-/* Whether something that happens every so many steps, or at each epoch's end, happens now. */
-static bool is_due(const struct config *c, enum config_strategy strategy, int every, int step)
-{
-    return (strategy == STRATEGY_STEPS && step % every == 0) ||
-           (strategy == STRATEGY_EPOCH && step % c->steps_per_epoch == 0);
 }
 
 static void set_string(char **string, const char *text)
@@ -139,29 +144,54 @@ static void set_string(char **string, const char *text)
     *string = zf_strdup(text);
 }
 
+/* Whether the last step's model is evaluated and saved in any case: it may be the best one. */
+static bool ends_with_best(const struct trainer *t)
+{
+    const struct config *c = t->run->config;
+    return c->load_best_model_at_end && c->save_strategy == STRATEGY_STEPS &&
+           t->state.step == c->total_steps;
+}
+
 /* Whether this step's model is saved. While steps are skipped there is none to go on from. */
 static bool saves(const struct trainer *t)
 {
     const struct config *c = t->run->config;
-    return !t->skipping && is_due(c, c->save_strategy, c->save_steps, t->state.step);
+    if (t->skipping)
+        return false;
+    return c->save_strategy == STRATEGY_BEST
+               ? t->is_best
+               : is_due(c, c->save_strategy, c->save_steps, t->state.step) || ends_with_best(t);
 }
 
-/* Remembers the best evaluation of a step that is saved, for load_best_model_at_end. */
-static void note_best(struct trainer *t, const json_t *evaluation)
+/* Watches the metric, and remembers the best evaluation of a step that is saved. */
+static void note_evaluation(struct trainer *t, const json_t *evaluation)
 {
     const struct config *c = t->run->config;
     struct train_state *s = &t->state;
-    if (!c->load_best_model_at_end || !saves(t))
+    if (!c->metric_for_best_model)
         return;
     char *key = zf_format("eval_%s", c->metric_for_best_model);
-    double value = json_number_value(json_object_get(evaluation, key));
+    const double value = json_number_value(json_object_get(evaluation, key));
     free(key);
-    if (s->best_step == 0 ||
-        (c->greater_is_better ? value > s->best_metric : value < s->best_metric)) {
+    watch_take(&s->watch, value, c->greater_is_better, c->early_stopping_threshold);
+    t->is_best = s->best_step == 0 || watch_is_better(value, s->best_metric, c->greater_is_better);
+    if (t->is_best && saves(t)) {
         s->best_metric = value;
         s->best_step = s->step;
         set_string(&s->best_home, c->output_dir);
     }
+}
+
+/* Whether early stopping ends the run here. */
+static bool stops_early(const struct trainer *t)
+{
+    const int patience = t->run->config->early_stopping_patience;
+    return patience > 0 && t->state.watch.waited >= patience;
+}
+
+static bool is_over(const struct trainer *t)
+{
+    return t->state.step >= t->run->config->total_steps || stops_early(t);
 }
 
 /* Evaluates the model as it is, after so many steps. Adds to `evaluation`. */
@@ -195,7 +225,7 @@ static bool evaluate_on_the_way(struct trainer *t, struct zf_error *err)
     bool ok = evaluate(t, t->state.step, evaluation, err);
     if (ok) {
         log_evaluation(t, t->state.step, NULL, evaluation);
-        note_best(t, evaluation);
+        note_evaluation(t, evaluation);
     }
     json_decref(evaluation);
     return ok;
@@ -206,9 +236,11 @@ static bool evaluate_on_the_way(struct trainer *t, struct zf_error *err)
 static bool evaluation_is_due(const struct trainer *t)
 {
     const struct config *c = t->run->config;
-    int step = t->state.step;
-    return t->run->n_dev && is_due(c, c->eval_strategy, c->eval_steps, step) &&
-           (step < c->total_steps || c->load_best_model_at_end);
+    const int step = t->state.step;
+    const double delayed = c->eval_strategy == STRATEGY_EPOCH ? epoch_of(t, step) : step;
+    const bool seeks = c->load_best_model_at_end || c->save_strategy == STRATEGY_BEST;
+    const bool due = is_due(c, c->eval_strategy, c->eval_steps, step) || ends_with_best(t);
+    return t->run->n_dev && due && delayed >= c->eval_delay && (step < c->total_steps || seeks);
 }
 
 /* A step that counts has a loss; and the last step's is that of the model, if it was skipped. */
@@ -220,34 +252,85 @@ static bool check_loss(const struct trainer *t, const struct step_result *done,
            zf_fail(err, "step %d: the loss is not finite, so training has diverged" ADVICE, step);
 }
 
-/* Older checkpoints go once the newest is durable and its model has done a step that was not
+/* Older checkpoints go once the newest is on the disk and its model has done a step that was not
  * skipped, or is what the run leaves: a run that diverges keeps those from before. */
 static bool drop_oldest(struct trainer *t, int last, struct zf_error *err)
 {
     const struct config *c = t->run->config;
+    const int newest = t->unproved;
     bool ok = true;
-    if (t->unproved == 0 || t->unproved > last)
+    if (t->saving || newest == 0 || newest > last)
         return true;
     t->unproved = 0;
     if (comm_rank(t->run->comm) == 0)
-        ok = checkpoint_remove_oldest(c->output_dir, c->save_total_limit, last, t->state.best_step,
+        ok = checkpoint_remove_oldest(c->output_dir, c->save_total_limit, newest, t->unproved_best,
                                       err);
     return comm_all_ok(t->run->comm, ok, err);
 }
 
+/* Only rank 0 logs. */
+static void log_saved(struct trainer *t)
+{
+    struct zf_error err;
+    if (t->progress && !progress_saved(t->progress, t->begun_step, epoch_of(t, t->begun_step),
+                                       t->stopped, clock_seconds() - t->went_on, &err))
+        comm_abort(t->run->comm, &err);
+}
+
+/* How far the checkpoint is that is on its way to the disk, if there is one; wait: until it is
+ * there. */
+static bool follow_saving(struct trainer *t, bool wait, struct zf_error *err)
+{
+    bool done = false;
+    if (!t->saving)
+        return true;
+    if (wait)
+        place_at("saving a checkpoint");
+    const bool ok = saving_go_on(t->saving, wait, &done, err);
+    if (ok && !done)
+        return true;
+    saving_free(t->saving);
+    t->saving = NULL;
+    if (ok) {
+        t->saved_step = t->begun_step;
+        log_saved(t);
+    }
+    return ok;
+}
+
+/* There is one on its way at a time: the next one waits. */
+static bool await_saving(struct trainer *t, struct zf_error *err)
+{
+    if (!follow_saving(t, false, err))
+        return false;
+    if (t->saving)
+        log_info("checkpoint %d waits: checkpoint %d is not on the disk yet", t->state.step,
+                 t->begun_step);
+    return follow_saving(t, true, err) && (t->skipping || drop_oldest(t, t->state.step - 1, err));
+}
+
+/* Training goes on when the checkpoint is written; it is on the disk later. */
 static bool save(struct trainer *t, struct zf_error *err)
 {
     struct train_state *s = &t->state;
-    double start = clock_seconds();
-    engine_settle(t->run->engine);
+    const double start = clock_seconds();
     trace_begin(t->run->trace, TRACE_HOST, "save");
-    place_at("saving a checkpoint");
-    bool ok = checkpoint_save(t->run, s, err);
+    if (await_saving(t, err)) {
+        engine_settle(t->run->engine);
+        place_at("saving a checkpoint");
+        live_stage("saving a checkpoint", 0);
+        t->begun_step = s->step;
+        t->saving = checkpoint_save(t->run, s, err);
+        live_stage_end();
+    }
     trace_end(t->run->trace, TRACE_HOST, 0);
-    t->save_seconds += clock_seconds() - start;
-    if (ok)
-        t->unproved = t->saved_step = s->step;
-    return ok;
+    if (!t->saving)
+        return false;
+    t->unproved = s->step;
+    t->unproved_best = s->best_step;
+    t->went_on = clock_seconds();
+    t->stopped = t->went_on - start;
+    return true;
 }
 
 /* A checkpoint, where one is due. If the last step's cannot be written, the model comes first. */
@@ -255,7 +338,7 @@ static bool save_if_due(struct trainer *t, struct zf_error *err)
 {
     if (!saves(t) || save(t, err))
         return true;
-    if (t->state.step < t->run->config->total_steps)
+    if (!is_over(t))
         return false;
     t->late = *err;
     return true;
@@ -266,6 +349,8 @@ static bool train_step(struct trainer *t, struct zf_error *err)
     struct train_state *s = &t->state;
     const struct config *c = t->run->config;
     struct step_result done;
+    if (!follow_saving(t, false, err))
+        return false;
     float lr = lr_at_step(c, s->step);
     double start = clock_seconds();
     int n;
@@ -274,6 +359,8 @@ static bool train_step(struct trainer *t, struct zf_error *err)
         return false;
     telemetry_add(&t->telemetry, &done.report, clock_seconds() - start);
     s->step++;
+    s->tokens += done.tokens;
+    t->is_best = false;
     t->skipping = done.report.skipped;
     if (done.report.skipped) {
         s->skipped_steps++;
@@ -300,8 +387,10 @@ static bool leave(struct trainer *t, struct zf_error *err)
     const struct config *c = t->run->config;
     const char *reason = stop_reason(t->run->comm);
     int step = t->state.step;
-    log_info("%s: stopping after step %d of %d", reason, step, c->total_steps);
-    if (t->saved_step != step && !save(t, err))
+    log_info("%s: stopping after step %s of %s", reason, figure_count(step).text,
+             figure_count(c->total_steps).text);
+    if (!follow_saving(t, true, err) ||
+        (t->saved_step != step && !(save(t, err) && follow_saving(t, true, err))))
         return false;
     stop_finish(STOP_STATUS);
     log_info("stopped by %s; %s/checkpoint-%d is written: --resume_from_checkpoint latest goes on "
@@ -354,7 +443,7 @@ static bool resume(struct trainer *t, int *kept, struct zf_error *err)
     const struct config *c = t->run->config;
     char *from;
     *kept = -1;
-    place_at("loading a checkpoint");
+    live_stage("loading a checkpoint", 0);
     bool ok = find_checkpoint(t->run, &from, err);
     if (ok && from) {
         log_info("resuming from %s%s", from,
@@ -363,6 +452,7 @@ static bool resume(struct trainer *t, int *kept, struct zf_error *err)
         *kept = ok && checkpoint_is_in(from, c->output_dir) ? t->state.step : -1;
         t->saved_step = *kept;
         t->unproved = *kept > 0 ? *kept : 0;
+        t->unproved_best = t->state.best_step;
         ok = comm_all_ok(t->run->comm, ok, err) && agree_on_weights(t->run, from, err);
     }
     free(from);
@@ -376,8 +466,7 @@ static bool open_reports(struct trainer *t, struct zf_error *err)
     if (comm_rank(t->run->comm) == 0) {
         t->listeners = listeners_create(t->run, t->state.step, err);
         if (t->listeners) /* last: it begins the log anew */
-            t->progress = progress_create(c->output_dir, t->state.step, c->total_steps,
-                                          !c->disable_tqdm && isatty(STDERR_FILENO), err);
+            t->progress = progress_create(c->output_dir, t->state.step, c->total_steps, err);
         ok = t->progress != NULL;
     }
     return comm_all_ok(t->run->comm, ok, err);
@@ -418,7 +507,7 @@ static bool start_clean(struct trainer *t, int kept, struct zf_error *err)
  * with all windows closed. */
 static bool settle_on_model(struct trainer *t, bool best, struct zf_error *err)
 {
-    struct train_state ignored;
+    struct train_state ignored = {0};
     if (!best) {
         trace_begin(t->run->trace, TRACE_HOST, "finish");
         engine_finish(t->run->engine);
@@ -428,9 +517,10 @@ static bool settle_on_model(struct trainer *t, bool best, struct zf_error *err)
     char *path = checkpoint_path(t->state.best_home, t->state.best_step);
     log_info("loading the best model, of step %d: %s %g", t->state.best_step,
              t->run->config->metric_for_best_model, t->state.best_metric);
+    live_stage("loading the best model", 0);
     bool ok = checkpoint_check(t->run, path, err) && checkpoint_load(t->run, path, &ignored, err);
-    if (ok)
-        free(ignored.best_home);
+    live_stage_end();
+    trainer_state_free(&ignored);
     free(path);
     return ok;
 }
@@ -444,6 +534,7 @@ static void add_results(const struct trainer *t, json_t *results)
     json_object_set_new(results, "epoch", json_real(epoch_of(t, s->step)));
     json_object_set_new(results, "global_step", json_integer(s->step));
     json_object_set_new(results, "skipped_steps", json_integer(s->skipped_steps));
+    json_object_set_new(results, "total_flos", json_real(trainer_state_flos(t->run, s)));
     json_object_set_new(results, "train_loss", json_real(s->total_loss_sum / counted));
     json_object_set_new(results, "train_runtime", json_real(runtime));
     json_object_set_new(results, "train_samples", json_integer(t->run->train.n_sequences));
@@ -453,13 +544,45 @@ static void add_results(const struct trainer *t, json_t *results)
     }
 }
 
-/* After the last step: what the run leaves, and what is reported of it. The model is written before
- * all else, and as soon as it is known to be one: a disk that is full does not cost it. */
+/* What Transformers' Trainer logs when training has ended. */
+static void note_training(struct trainer *t, const json_t *results)
+{
+    json_t *entry = json_copy((json_t *)results);
+    json_object_set_new(entry, "step", json_integer(t->state.step));
+    trainer_state_note(&t->state, entry);
+    json_decref(entry);
+}
+
+static bool write_reports(const struct trainer *t, const json_t *results, struct zf_error *err)
+{
+    bool ok = true;
+    if (t->progress)
+        ok = trainer_state_write(t->run, &t->state, t->run->config->output_dir, false, err) &&
+             model_card_write(t->run, t->state.history, results, err);
+    return comm_all_ok(t->run->comm, ok, err);
+}
+
+static void tell_of_early_stop(const struct trainer *t)
+{
+    const struct config *c = t->run->config;
+    log_info("early stopping after step %d of %d: eval_%s, at best %g, has not been better by more "
+             "than %g for %d evaluation(s)",
+             t->state.step, c->total_steps, c->metric_for_best_model, t->state.watch.best,
+             c->early_stopping_threshold, t->state.watch.waited);
+}
+
+/* After the last step, and its checkpoint: what the run leaves, and what is reported of it. The
+ * model is written before all else, and as soon as it is known to be one: a disk that is full does
+ * not cost it. */
 static bool conclude(struct trainer *t, json_t *results, struct zf_error *err)
 {
     const struct train_state *s = &t->state;
-    const bool lost = *t->late.text && s->best_step == s->step; /* it has no checkpoint */
+    if (!*t->late.text)
+        follow_saving(t, true, &t->late);
+    const bool lost = *t->late.text && s->best_step >= t->begun_step; /* it has no checkpoint */
     bool best = t->run->config->load_best_model_at_end && s->best_step > 0 && !lost;
+    if (stops_early(t))
+        tell_of_early_stop(t);
     if (s->skipped_steps == s->step)
         return zf_fail(err, "the gradient was not finite in any of the %d steps" ADVICE, s->step);
     if (!settle_on_model(t, best, err))
@@ -472,17 +595,22 @@ static bool conclude(struct trainer *t, json_t *results, struct zf_error *err)
     }
     json_t *evaluation = json_object();
     const int step = best ? s->best_step : s->step;
-    bool ok = evaluate(t, step, evaluation, err) &&
-              (t->run->stopped || checkpoint_export(t->run, t->run->config->output_dir, err));
-    if (ok && !t->run->stopped && t->run->n_dev > 0)
-        log_evaluation(t, step, best ? "best" : "final", evaluation);
+    bool ok = evaluate(t, step, evaluation, err);
+    live_stage("writing the model", 0);
+    ok = ok && (t->run->stopped || checkpoint_export(t->run, t->run->config->output_dir, err));
+    live_stage_end();
+    if (ok && !t->run->stopped) {
+        note_training(t, results);
+        if (t->run->n_dev > 0)
+            log_evaluation(t, step, best ? "best" : "final", evaluation);
+    }
     json_object_update(results, evaluation);
     json_decref(evaluation);
     if (!ok || t->run->stopped)
         return ok;
     if (*t->late.text)
         return zf_fail(err, "the model is written, but %.900s", t->late.text);
-    return drop_oldest(t, s->step, err);
+    return write_reports(t, results, err) && drop_oldest(t, s->step, err);
 }
 
 static bool write_config(const struct run *run, struct zf_error *err)
@@ -529,6 +657,7 @@ bool train_plan(struct run *run, int warm_up, int steps, struct plan_report *rep
             plan_report_restart(report);
         else if (ok && step >= warm_up)
             plan_report_step(report, &done.report);
+        live_stage_done(step + 1);
     }
     free(t.order);
     return ok;
@@ -543,6 +672,7 @@ bool train(struct run *run, json_t *results, struct zf_error *err)
         .saved_step = -1,
         .offloads = engine_memory(run->engine).host_elements > 0,
     };
+    struct zf_error ignored;
     int kept;
     t.order = zf_malloc(sizeof(int) * (size_t)run->train.n_sequences);
     bool ok = resume(&t, &kept, err);
@@ -551,13 +681,15 @@ bool train(struct run *run, json_t *results, struct zf_error *err)
     ok = ok && open_reports(&t, err) && start_clean(&t, kept, err) && write_config(run, err);
     t.first_step = t.state.step;
     t.start = clock_seconds();
-    while (ok && !run->stopped && t.state.step < run->config->total_steps)
+    while (ok && !run->stopped && !is_over(&t))
         ok = train_step(&t, err);
     ok = ok && (run->stopped || conclude(&t, results, err));
     if (ok && run->stopped)
         ok = leave(&t, err);
+    if (!ok) /* what was saved before the fault is worth having */
+        follow_saving(&t, true, &ignored);
     ok = close_reports(&t, ok, results, err);
-    free(t.state.best_home);
+    trainer_state_free(&t.state);
     free(t.order);
     return ok;
 }

@@ -129,6 +129,48 @@ static FILE *create_file(const char *path)
     return stream;
 }
 
+struct batched_file {
+    FILE *stream;
+    char *path;
+};
+
+/* What this thread's finished files go into, or NULL. */
+static _Thread_local struct file_batch *batch;
+
+void file_batch_begin(struct file_batch *b)
+{
+    *b = (struct file_batch){0};
+    batch = b;
+}
+
+void file_batch_end(void)
+{
+    batch = NULL;
+}
+
+static void batch_file(FILE *stream, const char *path)
+{
+    batch->files = zf_realloc(batch->files, sizeof *batch->files * (size_t)(batch->n + 1));
+    batch->files[batch->n++] = (struct batched_file){stream, zf_strdup(path)};
+}
+
+bool file_batch_sync(struct file_batch *b, bool keep, struct zf_error *err)
+{
+    bool ok = true;
+    for (int i = 0; i < b->n; i++) {
+        struct batched_file *f = &b->files[i];
+        int reason = keep && ok && fsync(fileno(f->stream)) != 0 ? errno : 0;
+        if (fclose(f->stream) != 0 && !reason)
+            reason = errno;
+        if (keep && ok && reason)
+            ok = zf_fail(err, "%s: cannot be written: %s", f->path, strerror(reason));
+        free(f->path);
+    }
+    free(b->files);
+    *b = (struct file_batch){0};
+    return ok;
+}
+
 bool file_replace_begin(struct file_replace *f, const char *path, struct zf_error *err)
 {
     if (snprintf(f->path, sizeof f->path, "%s", path) >= (int)sizeof f->path)
@@ -143,12 +185,15 @@ bool file_replace_begin(struct file_replace *f, const char *path, struct zf_erro
 bool file_replace_end(struct file_replace *f, bool keep, struct zf_error *err)
 {
     errno = 0;
-    bool ok =
-        !ferror(f->stream) && fflush(f->stream) == 0 && (!keep || fsync(fileno(f->stream)) == 0);
+    bool ok = !ferror(f->stream) && fflush(f->stream) == 0 &&
+              (!keep || batch || fsync(fileno(f->stream)) == 0);
     int reason = errno;
-    ok = fclose(f->stream) == 0 && ok;
+    if (keep && ok && batch)
+        batch_file(f->stream, f->path); /* which closes it */
+    else
+        ok = fclose(f->stream) == 0 && ok;
     if (keep && ok && rename(f->temporary, f->path) == 0)
-        return sync_directory_of(f->path, err);
+        return batch || sync_directory_of(f->path, err);
     reason = reason ? reason : errno;
     unlink(f->temporary);
     return !keep ||
@@ -229,7 +274,7 @@ bool file_make_directory(const char *path, struct zf_error *err)
         char end = *p;
         *p = 0;
         int fault = mkdir(part, 0777) == 0 ? 0 : errno;
-        if (!fault && !sync_directory_of(part, err))
+        if (!fault && !batch && !sync_directory_of(part, err))
             return false;
         if (fault && !file_is_directory(part))
             return zf_fail(err, "%s: the directory cannot be made: %s", part,

@@ -20,8 +20,8 @@ bool file_read_text(const char *path, char **text, size_t *bytes, struct zf_erro
 bool file_is_fetched(const char *path, const char *bytes, size_t n, struct zf_error *err);
 
 /* Opens a temporary file beside `path`; file_replace_end flushes it to disk, renames it over `path`
- * and makes that durable. On a fault (or keep = false) the temporary is removed and `path` stays as
- * it was. */
+ * and makes that durable, unless a batch does so later. On a fault (or keep = false) the temporary
+ * is removed and `path` stays as it was. */
 struct file_replace {
     FILE *stream;
     char path[4096];
@@ -29,6 +29,20 @@ struct file_replace {
 };
 bool file_replace_begin(struct file_replace *f, const char *path, struct zf_error *err);
 bool file_replace_end(struct file_replace *f, bool keep, struct zf_error *err);
+
+/* Files that are finished but not yet on the disk. From file_batch_begin to file_batch_end, what
+ * this thread replaces takes its name at once and stays open in the batch, and directories that it
+ * makes are not synced: nothing waits for a disk (to close a file of NFS would). Whoever writes the
+ * files does not have to know. */
+struct file_batch {
+    struct batched_file *files;
+    int n;
+};
+void file_batch_begin(struct file_batch *b);
+void file_batch_end(void);
+/* Flushes the files to the disk, unless they are dropped (keep = false), and closes them. Not the
+ * directories: they are the caller's. Any thread may. */
+bool file_batch_sync(struct file_batch *b, bool keep, struct zf_error *err);
 
 /* Replaces `path` by these bytes. */
 bool file_write(const char *path, const void *bytes, size_t n, struct zf_error *err);
@@ -46,7 +60,7 @@ struct file_names {
 };
 bool file_list(const char *directory, struct file_names *names, struct zf_error *err);
 void file_names_free(struct file_names *names);
-/* Makes a directory and those above it; fine if it is there. */
+/* Makes a directory and those above it, on the disk too; fine if it is there. */
 bool file_make_directory(const char *path, struct zf_error *err);
 /* What has been made, renamed and removed in a directory is on the disk. */
 bool file_sync_directory(const char *directory, struct zf_error *err);

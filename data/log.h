@@ -10,12 +10,14 @@
 /* Says which rank this is (default 0). Ranks other than 0 print nothing. */
 void log_set_rank(int rank);
 
-/* Called before each message is printed, so that a live progress line can clear itself;
- * NULL: none. */
-void log_set_before(void (*before)(void));
+/* Called before and after each message is printed, by the thread that prints it, so that a live
+ * line can make way; NULL: none. */
+void log_set_around(void (*before)(void), void (*after)(void));
+/* Calls the first of the two, for who says the program's last words on his own. */
+void log_make_way(void);
 
 void log_info(const char *format, ...) __attribute__((format(printf, 1, 2)));
-/* As log_info, after "warning: ". */
+/* As log_info, after "warning: ", which has a colour on a terminal. */
 void log_warn(const char *format, ...) __attribute__((format(printf, 1, 2)));
 
 #endif

@@ -4,6 +4,9 @@
 #
 #   bash scripts/setup.sh           what building and running need
 #   bash scripts/setup.sh --tests   and what the tests need
+#
+# Says on standard error how far apt is: on a terminal in one line that goes in the end, elsewhere in a
+# line every ZF_BUILD_REPORT seconds (15).
 set -euo pipefail
 
 packages=(gcc g++ cmake ninja-build pkg-config libopenmpi-dev openmpi-bin libdnnl-dev
@@ -11,13 +14,14 @@ packages=(gcc g++ cmake ninja-build pkg-config libopenmpi-dev openmpi-bin libdnn
 case "${1:-}" in
 "") ;;
 --tests)
-    packages+=(libcmocka-dev clang clang-format libclang-rt-dev libomp-dev valgrind shellcheck strace xxhash curl unzip zip python3)
+    packages+=(libcmocka-dev clang clang-format libclang-rt-dev libomp-dev valgrind shellcheck strace tmux xxhash curl unzip zip python3
+        dpkg-dev file debootstrap zsh mandoc)
     # A browser for the report; Ubuntu has none among its packages.
     ! grep -q '^ID=debian' /etc/os-release || packages+=(chromium)
     ;;
 *)
     echo "setup.sh: unknown argument '$1': the only one is --tests" >&2
-    exit 1
+    exit 2
     ;;
 esac
 
@@ -44,11 +48,29 @@ if [ "$(id -u)" -ne 0 ]; then
     fi
     as_root=(sudo)
 fi
+# Passes lines on, and tells of those in which apt says how far it is.
+show_progress() {
+    local line shown=$SECONDS
+    while IFS= read -r line; do
+        printf '%s\n' "$line"
+        [[ $line =~ ^(dl|pm)status:[^:]*:([0-9]+) ]] || continue
+        line="$([ "${BASH_REMATCH[1]}" = dl ] && echo downloading || echo installing): ${BASH_REMATCH[2]}%"
+        if [ -t 2 ]; then
+            printf '\r\033[K%s' "$line" >&2
+        elif [ $((SECONDS - shown)) -ge "${ZF_BUILD_REPORT:-15}" ]; then
+            printf '%s\n' "$line" >&2
+            shown=$SECONDS
+        fi
+    done
+    [ ! -t 2 ] || printf '\r\033[K' >&2
+}
+
 echo "setup.sh: installing ${missing[*]}"
 log=$(mktemp)
 trap 'rm -f "$log"' EXIT
 export DEBIAN_FRONTEND=noninteractive
-if ! { "${as_root[@]}" apt-get update -q && "${as_root[@]}" apt-get install -y -q --no-install-recommends "${missing[@]}"; } >"$log" 2>&1; then
+if ! { "${as_root[@]}" apt-get update -q && "${as_root[@]}" apt-get install -y -q --no-install-recommends \
+    -o APT::Status-Fd=1 "${missing[@]}"; } 2>&1 | show_progress >"$log"; then
     tail -n 20 "$log" >&2
     echo "setup.sh: apt could not install ${missing[*]}; its last lines stand above" >&2
     exit 1

@@ -47,6 +47,18 @@ static inline bool in_long_ring(void)
     return text && strcmp(text, "1") == 0;
 }
 
+/* What a test repeats `often` in the long ring, it repeats in the others, which people wait for, a
+ * third as often; with a sanitizer, where all takes several times as long, a sixth. */
+static inline uint32_t test_repeats(uint32_t often)
+{
+#if defined(__SANITIZE_ADDRESS__) || defined(__SANITIZE_THREAD__)
+    const uint32_t share = 6;
+#else
+    const uint32_t share = 3;
+#endif
+    return in_long_ring() ? often : (often + share - 1) / share;
+}
+
 /* First of all, so that it is there whatever happens. */
 static inline void test_print_seed(void)
 {

@@ -37,23 +37,32 @@ struct options {
 
 static const struct bench_option option_table[] = {
 #define FIELD(field) offsetof(struct options, field)
-    {"--parameters", BENCH_REAL, FIELD(parameters), 1, 1e15,
+    {"--parameters", "X", BENCH_REAL, FIELD(parameters), 1, 1e15,
      "how many to update at a time; 20 bytes of memory each (100000000)"},
-    {"--width", BENCH_WHOLE, FIELD(width), 1, 1 << 24,
-     "only a matrix of so many columns (96, 128, 256, 768, 1024, 3072, 4096, 8192)"},
-    {"--interval", BENCH_WHOLE, FIELD(interval), 1, ENGINE_MAX_INTERVAL,
+    {"--width", "N", BENCH_WHOLE, FIELD(width), 1, 1 << 24,
+     "a matrix of N columns (96, 128, 256, 768, 1024, 3072, 4096, 8192)"},
+    {"--interval", "N", BENCH_WHOLE, FIELD(interval), 1, ENGINE_MAX_INTERVAL,
      "groups, updated one after the other (4)"},
-    {"--threads", BENCH_WHOLE, FIELD(threads), 1, 4096,
+    {"--threads", "N", BENCH_WHOLE, FIELD(threads), 1, 4096,
      "only so many (1, 2, 4, ... and all physical cores)"},
-    {"--repeats", BENCH_WHOLE, FIELD(repeats), 1, 10000, "rounds; medians are printed (9)"},
-    {"--path", BENCH_TEXT, FIELD(path_name), 0, 0,
+    {"--repeats", "N", BENCH_WHOLE, FIELD(repeats), 1, 10000, "rounds; medians are printed (9)"},
+    {"--path", "NAME", BENCH_TEXT, FIELD(path_name), 0, 0,
      "portable, avx2 or avx512 (those with vectors that this machine has)"},
-    {"--json", BENCH_TEXT, FIELD(json), 0, 0, "write every round's seconds there"},
+    {"--json", "FILE", BENCH_TEXT, FIELD(json), 0, 0, "write every round's seconds there"},
 #undef FIELD
 };
-static const struct bench_options options_of_adam = {
+const struct bench_options bench_adam_options = {
     "adam", "The engine's host updates beside a triad.", option_table,
-    sizeof option_table / sizeof *option_table};
+    sizeof option_table / sizeof *option_table,
+    "  threads    of the host\n"
+    "  width      columns of the matrix that is updated\n"
+    "  path       the instructions that update it\n"
+    "  triad      a[i] = b[i] + 3 c[i], in GB/s, 12 bytes per element\n"
+    "  stores     of the triad: the kind that was faster\n"
+    "  bf16       updates with gradients and parameters in bf16, in GB/s, 28 bytes each\n"
+    "  fp32       the same in fp32, 32 bytes each\n"
+    "  ratio      these beside the triad\n"
+    "  Gp/s       1e9 parameters a second\n"};
 
 /* What is measured, in the order in which it takes turns. */
 enum measure { TRIAD_PLAIN, TRIAD_STREAM, ADAM_BF16, ADAM_F32, N_MEASURES };
@@ -97,7 +106,7 @@ static bool find_paths(struct options *o, struct zf_error *err)
             return host_adam_path_runs(i) ||
                    zf_fail(err, "adam: this machine has no %s, which --path asks for", text);
         }
-    return zf_fail(err, "adam: --path is \"%s\", but it is portable, avx2 or avx512", text);
+    return zf_fail_usage(err, "adam: --path is \"%s\", but it is portable, avx2 or avx512", text);
 }
 
 ZF_SIMD
@@ -354,7 +363,8 @@ static bool measure_all(const struct options *o, json_t *lines, struct zf_error 
 bool bench_adam(int argc, char **argv, struct zf_error *err)
 {
     struct options o = {.parameters = 100000000, .interval = 4, .repeats = 9};
-    if (!bench_options_read(&options_of_adam, argc, argv, &o, &o.help, err) || !find_paths(&o, err))
+    if (!bench_options_read(&bench_adam_options, argc, argv, &o, &o.help, err) ||
+        !find_paths(&o, err))
         return false;
     if (o.help)
         return true;

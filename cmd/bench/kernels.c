@@ -3,9 +3,12 @@
 #include "cmd/bench/device.h"
 #include "cmd/bench/kernels_cases.h"
 #include "cmd/bench/options.h"
+#include "cmd/live.h"
 #include "data/json.h"
+#include "data/terminal.h"
 
 #include <stdio.h>
+#include <unistd.h>
 
 #define LOGIT_ROWS 1024
 
@@ -18,21 +21,31 @@ struct options {
 
 static const struct bench_option option_table[] = {
 #define FIELD(field) offsetof(struct options, field)
-    {"--preset", BENCH_TEXT, FIELD(preset), 0, 0, "shapes of this model (gpt2)"},
-    {"--seqs", BENCH_WHOLE, FIELD(n_seqs), 1, 1 << 16, "sequences (8)"},
-    {"--length", BENCH_WHOLE, FIELD(length), 1, 1 << 16, "tokens of each (128)"},
-    {"--dropout", BENCH_REAL, FIELD(dropout), 0, 0.9, "where it is not 0 (0.1; 0: only without)"},
-    {"--device", BENCH_TEXT, FIELD(device), 0, 0, "cuda, cpu or auto (auto)"},
-    {"--threads", BENCH_WHOLE, FIELD(threads), 1, 4096, "of the CPU device (as OMP_NUM_THREADS)"},
-    {"--rounds", BENCH_WHOLE, FIELD(rounds), 1, 1000, "medians of so many (7)"},
-    {"--probe", BENCH_WHOLE, FIELD(probe), 16, 1 << 15,
+    {"--preset", "NAME", BENCH_TEXT, FIELD(preset), 0, 0, "shapes of this model (gpt2)"},
+    {"--seqs", "N", BENCH_WHOLE, FIELD(n_seqs), 1, 1 << 16, "sequences (8)"},
+    {"--length", "N", BENCH_WHOLE, FIELD(length), 1, 1 << 16, "tokens of each (128)"},
+    {"--dropout", "X", BENCH_REAL, FIELD(dropout), 0, 0.9,
+     "where it is not 0 (0.1; 0: only without)"},
+    {"--device", "cuda|cpu|auto", BENCH_TEXT, FIELD(device), 0, 0,
+     "what computes; auto: a GPU if there is one (auto)"},
+    {"--threads", "N", BENCH_WHOLE, FIELD(threads), 1, 4096,
+     "of the CPU device (as OMP_NUM_THREADS)"},
+    {"--rounds", "N", BENCH_WHOLE, FIELD(rounds), 1, 1000, "medians of so many (7)"},
+    {"--probe", "N", BENCH_WHOLE, FIELD(probe), 16, 1 << 15,
      "side of the measured product's matrices (8192; 1024 on the CPU)"},
-    {"--json", BENCH_TEXT, FIELD(json), 0, 0, "write all figures there"},
+    {"--json", "FILE", BENCH_TEXT, FIELD(json), 0, 0, "write all figures there"},
 #undef FIELD
 };
-static const struct bench_options options_of_kernels = {
+const struct bench_options bench_kernels_options = {
     "kernels", "Each operator's time, bytes, FLOPs and share of what the device can do.",
-    option_table, sizeof option_table / sizeof *option_table};
+    option_table, sizeof option_table / sizeof *option_table,
+    "  operator   with its direction, forward if none is said\n"
+    "  dropout    with which it ran\n"
+    "  us         microseconds of a call, the median\n"
+    "  MB, GB/s   bytes, each array counted once, or those that cross the link\n"
+    "  GFLOP      of matrix products; TFLOP/s: their rate\n"
+    "  share      of the limit that is nearer: the device's own copy, or its product;\n"
+    "             what fits into a cache can pass 100% of copy\n"};
 
 struct table {
     struct kernel_bench *bench;
@@ -57,7 +70,7 @@ static void report(const struct table *t, const char *name, double seconds,
     if (cost->link > 0)
         printf("  link\n");
     else
-        printf("%5.1f %% of %s\n", 100 * share, limit);
+        printf("%5.1f%% of %s\n", 100 * share, limit);
     fflush(stdout);
     json_array_append_new(t->lines, json_pack("{s:s, s:f, s:f, s:f, s:f, s:f, s:s, s:o}", "kernel",
                                               name, "dropout", (double)dropout, "seconds", seconds,
@@ -128,13 +141,16 @@ static bool measure(const struct options *o, const struct gpt_config *config, st
         .shape = shape_of(o, config, device->dtype),
         .act = config->activation_function,
     };
+    live_begin(terminal_is_at(STDERR_FILENO));
+    live_stage("measuring the device's limits", 0);
     struct table t = {&bench, bench_measure_rates(device, o->probe, o->rounds), o->rounds,
                       json_array()};
+    live_end();
     kernel_bench_create(&bench);
     printf("%s on the %s device (%s): %d sequences of %d tokens, width %d; medians of %d rounds\n"
            "its own limits: copy %.1f GB/s, read and written; product of %d x %d matrices %.2f "
-           "TFLOP/s\nbytes: each array once; FLOPs: of matrix products; what fits into a cache can "
-           "pass 100 %% of copy\n\n%-26s %7s %10s %10s %9s %10s %9s  %s\n",
+           "TFLOP/s\nzf-bench kernels --help explains the columns\n\n%-26s %7s %10s %10s %9s %10s "
+           "%9s  %s\n",
            o->preset, device->name, dtype_name(device->dtype), o->n_seqs, o->length, config->n_embd,
            o->rounds, t.rates.copy * 1e-9, t.rates.side, t.rates.side, t.rates.product * 1e-12,
            "operator", "dropout", "us", "MB", "GB/s", "GFLOP", "TFLOP/s", "share");
@@ -159,15 +175,15 @@ bool bench_kernels(int argc, char **argv, struct zf_error *err)
         .dropout = 0.1,
     };
     struct gpt_config config;
-    if (!bench_options_read(&options_of_kernels, argc, argv, &o, &o.help, err))
+    if (!bench_options_read(&bench_kernels_options, argc, argv, &o, &o.help, err))
         return false;
     if (o.help)
         return true;
     if (!gpt_config_preset(&config, o.preset, err))
         return false;
     if (o.length > config.n_positions)
-        return zf_fail(err, "kernels: --length is %d, but %s has %d positions", o.length, o.preset,
-                       config.n_positions);
+        return zf_fail_usage(err, "kernels: --length is %d, but %s has %d positions", o.length,
+                             o.preset, config.n_positions);
     struct device *device = bench_device("kernels", o.device, o.threads, 0, err);
     return device && measure(&o, &config, device, err);
 }

@@ -29,19 +29,29 @@ struct options {
 
 static const struct bench_option option_table[] = {
 #define FIELD(field) offsetof(struct options, field)
-    {"--name", BENCH_TEXT, FIELD(name), 0, 0, "of the machine (this machine, or the GPU's)"},
-    {"--device", BENCH_TEXT, FIELD(device), 0, 0, "cuda, cpu or auto (auto)"},
-    {"--threads", BENCH_WHOLE, FIELD(threads), 1, 4096, "of the CPU device (as OMP_NUM_THREADS)"},
-    {"--rounds", BENCH_WHOLE, FIELD(rounds), 1, 1000,
-     "of which the fastest counts: what others take from the machine is not its own (9)"},
-    {"--sizes", BENCH_WHOLE, FIELD(sizes), 2, N_SIDES,
-     "of products, sides from 8 (a GPU: 32) on, each four times the one before (5)"},
-    {"--json", BENCH_TEXT, FIELD(json), 0, 0, "write the machine file there"},
+    {"--name", "TEXT", BENCH_TEXT, FIELD(name), 0, 0,
+     "of the machine (this machine, or the GPU's)"},
+    {"--device", "cuda|cpu|auto", BENCH_TEXT, FIELD(device), 0, 0,
+     "what computes; auto: a GPU if there is one (auto)"},
+    {"--threads", "N", BENCH_WHOLE, FIELD(threads), 1, 4096,
+     "of the CPU device (as OMP_NUM_THREADS)"},
+    {"--rounds", "N", BENCH_WHOLE, FIELD(rounds), 1, 1000,
+     "of which the fastest counts: others may take from the machine (9)"},
+    {"--sizes", "N", BENCH_WHOLE, FIELD(sizes), 2, N_SIDES,
+     "of products, from side 8 (a GPU: 32) on, each four times the last (5)"},
+    {"--json", "FILE", BENCH_TEXT, FIELD(json), 0, 0, "write the machine file there"},
 #undef FIELD
 };
-static const struct bench_options options_of_machine = {
+const struct bench_options bench_machine_options = {
     "machine", "Measures this machine for plans. Under mpirun -n N: as each of N ranks has it.",
-    option_table, sizeof option_table / sizeof *option_table};
+    option_table, sizeof option_table / sizeof *option_table,
+    "  products   the rate of the largest matrices\n"
+    "  memory     of a large copy on the device, read and written\n"
+    "  AdamW      of the host's updates\n"
+    "  ranks      of what ranks exchange; latency: of the least exchange\n"
+    "  link       between host and device\n"
+    "  attention  the rate of its FLOPs\n"
+    "  launches   what it takes the host to start an operator, and to learn of its end\n"};
 
 /* ---- between ranks ---- */
 
@@ -238,7 +248,7 @@ static bool measure_and_tell(const struct options *o, struct comm *comm, struct 
 bool bench_machine(int argc, char **argv, struct zf_error *err)
 {
     struct options o = {.device = "auto", .rounds = 9, .sizes = N_SIDES};
-    if (!bench_options_read(&options_of_machine, argc, argv, &o, &o.help, err))
+    if (!bench_options_read(&bench_machine_options, argc, argv, &o, &o.help, err))
         return false;
     if (o.help)
         return true;

@@ -14,7 +14,7 @@ enum bench_option_kind {
 };
 
 struct bench_option {
-    const char *name;
+    const char *name, *value; /* value: what stands for it in help, NULL for a flag */
     enum bench_option_kind kind;
     size_t offset;          /* of the field */
     double least, greatest; /* of a number */
@@ -26,6 +26,7 @@ struct bench_options {
     const char *about;     /* what it does, for --help */
     const struct bench_option *table;
     size_t n;
+    const char *columns; /* lines that explain those of what it prints; or NULL */
 };
 
 /* Sets the fields that the words name; argv[0] is passed over. --help prints the options, sets

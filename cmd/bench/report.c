@@ -14,15 +14,15 @@ struct options {
 };
 
 static const struct bench_option option_table[] = {
-    {"--output", BENCH_TEXT, offsetof(struct options, output), 0, 0,
+    {"--output", "FILE", BENCH_TEXT, offsetof(struct options, output), 0, 0,
      "the page to write (comparison.html)"},
 };
 
-static const struct bench_options options_of_report = {
+const struct bench_options bench_report_options = {
     "report",
     "the reports of several runs on one page: zf-bench report FOLDER... [options], where a FOLDER "
     "is\nan output_dir of zf-train, or a report",
-    option_table, sizeof option_table / sizeof *option_table};
+    option_table, sizeof option_table / sizeof *option_table, NULL};
 
 /* Adds the runs of a folder's page, or of a page. */
 static bool add_runs(json_t *runs, const char *name, struct zf_error *err)
@@ -39,8 +39,8 @@ static bool add_runs(json_t *runs, const char *name, struct zf_error *err)
 static bool compare(char **folders, int n, const char *output, struct zf_error *err)
 {
     json_t *runs = json_array();
-    bool ok = n > 0 || zf_fail(err, "report: no FOLDER is given: the output_dir of a run, or of "
-                                    "several (see zf-bench report --help)");
+    bool ok = n > 0 || zf_fail_usage(err, "report: no FOLDER is given: the output_dir of a run, or "
+                                          "of several (see zf-bench report --help)");
     for (int i = 0; ok && i < n; i++)
         ok = add_runs(runs, folders[i], err);
     ok = ok && page_write(output, runs, err);
@@ -56,7 +56,7 @@ bool bench_report(int argc, char **argv, struct zf_error *err)
     int n = 0;
     while (n + 1 < argc && strncmp(argv[n + 1], "--", 2) != 0)
         n++;
-    if (!bench_options_read(&options_of_report, argc - n, argv + n, &o, &o.help, err))
+    if (!bench_options_read(&bench_report_options, argc - n, argv + n, &o, &o.help, err))
         return false;
     return o.help || compare(argv + 1, n, o.output, err);
 }

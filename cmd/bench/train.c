@@ -3,16 +3,19 @@
 #include "cmd/bench/device.h"
 #include "cmd/bench/options.h"
 #include "cmd/bench/train_run.h"
+#include "cmd/live.h"
 #include "cmd/memory_choice.h"
 #include "data/alloc.h"
 #include "data/json.h"
 #include "data/log.h"
+#include "data/terminal.h"
 #include "model/plan/plan.h"
 #include "offload/trace.h"
 
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <unistd.h>
 
 #define GIGABYTE 1e9
 #define SEED     1 /* of the data */
@@ -29,69 +32,83 @@ struct options {
 
 static const struct bench_option option_table[] = {
 #define FIELD(field) offsetof(struct options, field)
-    {"--preset", BENCH_TEXT, FIELD(preset), 0, 0, "the model (gpt2)"},
-    {"--width", BENCH_WHOLE, FIELD(width), 8, 1 << 16, "another width, with as large heads"},
-    {"--layers", BENCH_WHOLE, FIELD(layers), 1, 4096, "and number of blocks"},
-    {"--head", BENCH_TEXT, FIELD(head), 0, 0, "lm or classify (lm)"},
-    {"--seqs", BENCH_WHOLE, FIELD(config.per_device_train_batch_size), 1, 1 << 16,
+    {"--preset", "NAME", BENCH_TEXT, FIELD(preset), 0, 0, "the model (gpt2)"},
+    {"--width", "N", BENCH_WHOLE, FIELD(width), 8, 1 << 16, "another width, with as large heads"},
+    {"--layers", "N", BENCH_WHOLE, FIELD(layers), 1, 4096, "and number of blocks"},
+    {"--head", "lm|classify", BENCH_TEXT, FIELD(head), 0, 0, "what it ends in (lm)"},
+    {"--seqs", "N", BENCH_WHOLE, FIELD(config.per_device_train_batch_size), 1, 1 << 16,
      "sequences of a micro-batch (8)"},
-    {"--length", BENCH_WHOLE, FIELD(length), 2, 1 << 16, "tokens of each (128)"},
-    {"--lengths", BENCH_TEXT, FIELD(lengths), 0, 0,
+    {"--length", "N", BENCH_WHOLE, FIELD(length), 2, 1 << 16, "tokens of each (128)"},
+    {"--lengths", "FILE", BENCH_TEXT, FIELD(lengths), 0, 0,
      "or a file of numbers, which the sequences take by turns"},
-    {"--micro-batches", BENCH_WHOLE, FIELD(config.gradient_accumulation_steps), 1, 1 << 16,
+    {"--micro-batches", "N", BENCH_WHOLE, FIELD(config.gradient_accumulation_steps), 1, 1 << 16,
      "of a step (1)"},
-    {"--train_batch_size", BENCH_WHOLE, FIELD(batch), 1, 1 << 20,
+    {"--train_batch_size", "N", BENCH_WHOLE, FIELD(batch), 1, 1 << 20,
      "instead of both: sequences of a step, of all ranks"},
-    {"--fit", BENCH_FLAG, FIELD(fit), 0, 0,
-     "what else is not given is chosen, as zf-train chooses \"auto\", so that it fits"},
-    {"--steps", BENCH_WHOLE, FIELD(steps), 1, 1 << 16, "that are counted (20)"},
-    {"--warm-up", BENCH_WHOLE, FIELD(warm_up), 0, 1 << 16, "steps before them (8)"},
-    {"--dropout", BENCH_REAL, FIELD(dropout), 0, 0.9, "everywhere (the preset's)"},
-    {"--gradient_checkpointing", BENCH_FLAG, FIELD(recompute), 0, 0,
-     "compute activations again for backward"},
-    {"--bf16", BENCH_FLAG, FIELD(config.bf16), 0, 0,
+    {"--fit", NULL, BENCH_FLAG, FIELD(fit), 0, 0,
+     "what is not given is chosen so that it fits, as zf-train chooses"},
+    {"--steps", "N", BENCH_WHOLE, FIELD(steps), 1, 1 << 16, "that are counted (20)"},
+    {"--warm-up", "N", BENCH_WHOLE, FIELD(warm_up), 0, 1 << 16, "steps before them (8)"},
+    {"--dropout", "X", BENCH_REAL, FIELD(dropout), 0, 0.9, "everywhere (the preset's)"},
+    {"--gradient_checkpointing", NULL, BENCH_FLAG, FIELD(recompute), 0, 0,
+     "compute activations again for backward (no; with --fit: chosen)"},
+    {"--bf16", NULL, BENCH_FLAG, FIELD(config.bf16), 0, 0,
      "parameters in bf16, on the CPU device too (CUDA: always)"},
-    {"--compare", BENCH_FLAG, FIELD(compare), 0, 0, "all methods, one after the other"},
-    {"--method", BENCH_TEXT, FIELD(method), 0, 0,
-     "or one: resident, offload, burst, staggered, auto (resident)"},
-    {"--topk_ratio", BENCH_REAL, FIELD(config.zenflow.topk_ratio), 0, 1, "of ZenFlow (0.05)"},
-    {"--update_interval", BENCH_WHOLE, FIELD(config.zenflow.update_interval), 1,
+    {"--compare", NULL, BENCH_FLAG, FIELD(compare), 0, 0, "all methods, one after the other"},
+    {"--method", "NAME", BENCH_TEXT, FIELD(method), 0, 0,
+     "or one: resident, offload, burst, staggered or auto (resident)"},
+    {"--topk_ratio", "X", BENCH_REAL, FIELD(config.zenflow.topk_ratio), 0, 1, "of ZenFlow (0.05)"},
+    {"--update_interval", "N", BENCH_WHOLE, FIELD(config.zenflow.update_interval), 1,
      ENGINE_MAX_INTERVAL, "of ZenFlow (4)"},
-    {"--select_interval", BENCH_WHOLE, FIELD(config.zenflow.select_interval), 1, 1 << 16,
+    {"--select_interval", "N", BENCH_WHOLE, FIELD(config.zenflow.select_interval), 1, 1 << 16,
      "of ZenFlow (16)"},
-    {"--apply_lag", BENCH_WHOLE, FIELD(config.zenflow.apply_lag), 0, ENGINE_MAX_INTERVAL,
+    {"--apply_lag", "N", BENCH_WHOLE, FIELD(config.zenflow.apply_lag), 0, ENGINE_MAX_INTERVAL,
      "of ZenFlow (1)"},
-    {"--accumulate", BENCH_TEXT, FIELD(accumulate), 0, 0,
-     "where ZenFlow's windows are: device or host (device)"},
-    {"--offload", BENCH_FLAG, FIELD(offload), 0, 0,
-     "important channels' state stays on the host between steps"},
-    {"--zero_copy", BENCH_FLAG, FIELD(config.zero_copy), 0, 0,
+    {"--accumulate", "device|host", BENCH_TEXT, FIELD(accumulate), 0, 0,
+     "where ZenFlow's windows are (device; with --fit: chosen)"},
+    {"--offload", NULL, BENCH_FLAG, FIELD(offload), 0, 0,
+     "important channels' state rests on the host (no; with --fit: chosen)"},
+    {"--zero_copy", NULL, BENCH_FLAG, FIELD(config.zero_copy), 0, 0,
      "kernels cross the link, in place of copy engines"},
-    {"--offload_param", BENCH_WHOLE, FIELD(offload_param), 0, 1 << 16,
-     "blocks' parameters on the host, and room for so many on the device; 0: none there (0)"},
-    {"--no_prefetch", BENCH_FLAG, FIELD(no_prefetch), 0, 0,
+    {"--offload_param", "N", BENCH_WHOLE, FIELD(offload_param), 0, 1 << 16,
+     "blocks on the host, room for N on the device (0; with --fit: chosen)"},
+    {"--no_prefetch", NULL, BENCH_FLAG, FIELD(no_prefetch), 0, 0,
      "they come no earlier than they are needed"},
-    {"--stage", BENCH_WHOLE, FIELD(config.zero_stage), 1, 3,
+    {"--stage", "N", BENCH_WHOLE, FIELD(config.zero_stage), 1, 3,
      "of ZeRO: 3 divides parameters over ranks, as --offload_param does (2)"},
-    {"--buffer_count", BENCH_WHOLE, FIELD(buffer_count), 1, 1 << 16,
-     "blocks that a device then has room for, without --offload_param (2)"},
-    {"--pt_reserved_cores_perc", BENCH_REAL, FIELD(config.zenflow.pt_reserved_cores_perc), 0, 1,
-     "share of the cores that host workers leave free (0.5)"},
-    {"--learning_rate", BENCH_REAL, FIELD(config.learning_rate), 0, 1, "(1e-4)"},
-    {"--device", BENCH_TEXT, FIELD(device), 0, 0, "cuda, cpu or auto (auto)"},
-    {"--threads", BENCH_WHOLE, FIELD(threads), 1, 4096, "of the CPU device (as OMP_NUM_THREADS)"},
-    {"--probe", BENCH_WHOLE, FIELD(probe), 16, 1 << 15,
+    {"--buffer_count", "N", BENCH_WHOLE, FIELD(buffer_count), 1, 1 << 16,
+     "blocks that a device then has room for (2; with --fit: as many as fit)"},
+    {"--pt_reserved_cores_perc", "X", BENCH_REAL, FIELD(config.zenflow.pt_reserved_cores_perc), 0,
+     1, "share of the cores that host workers leave free (0.5)"},
+    {"--learning_rate", "X", BENCH_REAL, FIELD(config.learning_rate), 0, 1, "of AdamW (1e-4)"},
+    {"--device", "cuda|cpu|auto", BENCH_TEXT, FIELD(device), 0, 0,
+     "what computes; auto: a GPU if there is one (auto)"},
+    {"--threads", "N", BENCH_WHOLE, FIELD(threads), 1, 4096,
+     "of the CPU device (as OMP_NUM_THREADS)"},
+    {"--probe", "N", BENCH_WHOLE, FIELD(probe), 16, 1 << 15,
      "side of the measured product's matrices (8192; 1024 on the CPU)"},
-    {"--plan", BENCH_TEXT, FIELD(plan), 0, 0,
+    {"--plan", "MACHINE", BENCH_TEXT, FIELD(plan), 0, 0,
      "simulate it on this machine: a file, or a name in configs/machines"},
-    {"--ranks", BENCH_WHOLE, FIELD(ranks), 1, 4096, "of a plan (1); else as under mpirun"},
-    {"--trace", BENCH_TEXT, FIELD(trace), 0, 0, "write a timeline there, for ui.perfetto.dev"},
-    {"--json", BENCH_TEXT, FIELD(json), 0, 0, "write all figures there"},
+    {"--ranks", "N", BENCH_WHOLE, FIELD(ranks), 1, 4096, "of a plan (1); else as under mpirun"},
+    {"--trace", "FILE", BENCH_TEXT, FIELD(trace), 0, 0,
+     "write a timeline there, for ui.perfetto.dev"},
+    {"--json", "FILE", BENCH_TEXT, FIELD(json), 0, 0, "write all figures there"},
 #undef FIELD
 };
-static const struct bench_options options_of_train = {
+const struct bench_options bench_train_options = {
     "train", "Synthetic training steps: what one takes, moves and holds.", option_table,
-    sizeof option_table / sizeof *option_table};
+    sizeof option_table / sizeof *option_table,
+    "  S          steps of a window: how often a channel that waits is updated\n"
+    "  ms/step    milliseconds of a step, the median; worst: of the slowest\n"
+    "  tokens/s   of all ranks\n"
+    "  TFLOP/s    of each rank, of matrix products alone\n"
+    "  product    these beside what the largest product gave\n"
+    "  stall      share of the time that the device waits for the host\n"
+    "  down, up   a step's traffic to the host and from it, in sizes of the model in bf16\n"
+    "  moved      important channels' state on its way to the host and back, the same\n"
+    "  dev. GB    device memory of each rank\n"
+    "  host GB    of each rank's host, for the optimizer\n"
+    "  loss       of a batch that is not trained on, before the steps; after: behind them\n"};
 
 /* ---- the table ---- */
 
@@ -120,7 +137,7 @@ static void print_lack(const struct train_result *r)
 static void print_figures(const struct table *t, const struct train_result *r)
 {
     double rate = r->flops / r->median / t->ranks;
-    printf("%4d %9.2f %9.2f %10.0f %8.3f %5.1f %% %4.1f %% %6.3f %6.3f %6.3f %8.3f %8.3f ",
+    printf("%4d %9.2f %9.2f %10.0f %8.3f %6.1f%% %5.1f%% %6.3f %6.3f %6.3f %8.3f %8.3f ",
            r->interval, r->median * 1e3, r->worst * 1e3, r->tokens / r->median, rate * 1e-12,
            100 * rate / t->rates.product, 100 * r->stall, r->down / t->model_size,
            r->up / t->model_size, r->moved / t->model_size, (double)r->needed / GIGABYTE,
@@ -129,6 +146,7 @@ static void print_figures(const struct table *t, const struct train_result *r)
 
 static void print_result(const struct table *t, const struct train_result *r)
 {
+    live_give_way();
     printf("%-19s ", r->name);
     if (r->fits || r->planned)
         print_figures(t, r);
@@ -142,7 +160,7 @@ static void print_result(const struct table *t, const struct train_result *r)
     putchar('\n');
     if (r->planned)
         plan_report_print(r->planned, (size_t)(t->model_size / 2), stdout);
-    fflush(stdout);
+    live_come_back();
 }
 
 static json_t *describe_result(const struct table *t, const struct train_result *r, int steps)
@@ -198,8 +216,11 @@ static void settle(const struct train_job *job, struct config *c)
         memory_settle(&memory, c);
     else
         memory_choose(&memory, c, job->device->free_bytes(), told, sizeof told);
-    if (comm_rank(job->comm) == 0)
+    if (comm_rank(job->comm) == 0 && *told) {
+        live_give_way();
         fputs(told, stdout);
+        live_come_back();
+    }
 }
 
 static bool measure_method(const struct options *o, const struct train_job *job,
@@ -257,10 +278,11 @@ static bool find_method(const struct options *o, enum train_kind *kind, struct z
     for (*kind = 0; *kind < TRAIN_N_KINDS; ++*kind)
         if (strcmp(train_kind_name(*kind), o->method) == 0)
             return true;
-    return zf_fail(err,
-                   "train: --method is \"%s\", but it is resident, offload, burst, staggered or "
-                   "auto",
-                   o->method);
+    return zf_fail_usage(
+        err,
+        "train: --method is \"%s\", but it is resident, offload, burst, staggered or "
+        "auto",
+        o->method);
 }
 
 /* The preset in another size. */
@@ -273,8 +295,9 @@ static bool shape_model(const struct options *o, struct gpt_config *config, stru
     if (o->width == 0)
         return true;
     if (o->width % group_width != 0)
-        return zf_fail(err, "train: --width is %d, but it is a multiple of the preset's heads, %d",
-                       o->width, group_width);
+        return zf_fail_usage(err,
+                             "train: --width is %d, but it is a multiple of the preset's heads, %d",
+                             o->width, group_width);
     config->n_inner = (int)((long long)o->width * config->n_inner / config->n_embd);
     config->n_embd = o->width;
     config->n_head = o->width / heads.head_dim;
@@ -291,16 +314,17 @@ static bool configure_model(struct options *o, struct gpt_config *config, struct
     if (strcmp(o->head, "classify") == 0)
         config->head = GPT_HEAD_CLASSIFY;
     else if (strcmp(o->head, "lm") != 0)
-        return zf_fail(err, "train: --head is \"%s\", but it is lm or classify", o->head);
+        return zf_fail_usage(err, "train: --head is \"%s\", but it is lm or classify", o->head);
     if (o->dropout >= 0)
         config->embd_pdrop = config->attn_pdrop = config->resid_pdrop = (float)o->dropout;
     if (!o->lengths && o->length > config->n_positions)
-        return zf_fail(err, "train: --length is %d, but %s has %d positions", o->length, o->preset,
-                       config->n_positions);
+        return zf_fail_usage(err, "train: --length is %d, but %s has %d positions", o->length,
+                             o->preset, config->n_positions);
     struct zenflow_config *z = &o->config.zenflow;
     if (z->apply_lag > z->update_interval)
-        return zf_fail(err, "train: --apply_lag is %d, but it is at most --update_interval, %d",
-                       z->apply_lag, z->update_interval);
+        return zf_fail_usage(err,
+                             "train: --apply_lag is %d, but it is at most --update_interval, %d",
+                             z->apply_lag, z->update_interval);
     return true;
 }
 
@@ -311,16 +335,17 @@ static bool configure_places(struct options *o, struct zf_error *err)
     const int open = o->fit ? CONFIG_AUTO : false;
     const bool on_host = o->accumulate && strcmp(o->accumulate, "host") == 0;
     if (o->accumulate && !on_host && strcmp(o->accumulate, "device") != 0)
-        return zf_fail(err, "train: --accumulate is \"%s\", but it is device or host",
-                       o->accumulate);
+        return zf_fail_usage(err, "train: --accumulate is \"%s\", but it is device or host",
+                             o->accumulate);
     if (!o->compare && strcmp(o->method, train_kind_name(TRAIN_RESIDENT)) == 0 &&
         (o->offload_param > 0 || on_host || o->offload))
-        return zf_fail(err,
-                       "train: %s puts something on the host, but with --method resident all is on "
-                       "the device: choose another method",
-                       o->offload_param > 0 ? "--offload_param"
-                       : on_host            ? "--accumulate host"
-                                            : "--offload");
+        return zf_fail_usage(
+            err,
+            "train: %s puts something on the host, but with --method resident all is on "
+            "the device: choose another method",
+            o->offload_param > 0 ? "--offload_param"
+            : on_host            ? "--accumulate host"
+                                 : "--offload");
     c->zenflow.accumulate = on_host                    ? ZENFLOW_ACCUMULATE_HOST
                             : o->accumulate || !o->fit ? ZENFLOW_ACCUMULATE_DEVICE
                                                        : ZENFLOW_ACCUMULATE_AUTO;
@@ -345,8 +370,9 @@ static bool configure_batch(struct options *o, int ranks, struct zf_error *err)
     if (o->batch == 0)
         return true;
     if (o->batch % ranks != 0)
-        return zf_fail(err, "train: --train_batch_size is %d, but it is a multiple of the %d ranks",
-                       o->batch, ranks);
+        return zf_fail_usage(
+            err, "train: --train_batch_size is %d, but it is a multiple of the %d ranks", o->batch,
+            ranks);
     c->per_device_train_batch_size = o->batch / ranks;
     c->gradient_accumulation_steps = 1;
     c->divides_batch = o->fit;
@@ -369,6 +395,7 @@ static void announce(const struct options *o, const struct train_job *job, const
 {
     const struct plan *plan = job->device->plan;
     const struct zenflow_config *z = &o->config.zenflow;
+    live_give_way();
     printf("%s, %s head, %.2f M parameters, ", o->preset, o->head, t->model_size / 2e6);
     if (plan)
         printf("simulated on %d x %s", t->ranks, plan_machine(plan)->name);
@@ -383,10 +410,11 @@ static void announce(const struct options *o, const struct train_job *job, const
                z->select_interval, z->apply_lag);
     putchar('\n');
     print_limits(job, t);
-    printf("tokens/s: of all ranks; TFLOP/s: of each, beside its limit; stall: share of the time\n"
-           "down, up, moved: a step's traffic with the host, in model sizes of %.3f GB (bf16)\n\n",
+    printf("down, up, moved: in model sizes of %.3f GB (bf16); zf-bench train --help has all "
+           "columns\n\n",
            t->model_size / GIGABYTE);
     print_heading(plan);
+    live_come_back();
 }
 
 /* The most memory that this process has held at a time, in bytes;
@@ -424,6 +452,7 @@ static bool write_json(const struct options *o, const struct train_job *job, con
 static struct bench_rates rates_of(const struct options *o, const struct train_job *job)
 {
     const struct plan *plan = job->device->plan;
+    live_stage("measuring the device's limits", 0);
     if (!plan)
         return bench_measure_rates(job->device, o->probe, 5);
     return (struct bench_rates){plan_machine(plan)->memory_rate, plan_machine(plan)->product_rate,
@@ -498,11 +527,14 @@ static bool prepare_and_measure(struct options *o, struct zf_error *err)
         open_device(o, &job, err) && configure_batch(o, comm_size(job.comm), err) &&
         (!o->trace || (job.trace = trace_create(o->trace, job.comm, job.device, err)) != NULL);
     if (ok) {
+        if (comm_rank(job.comm) == 0)
+            live_begin(terminal_is_at(STDERR_FILENO));
         job.n_seqs = c->per_device_train_batch_size;
         job.micro_batches = c->gradient_accumulation_steps;
         o->config.bf16 |= job.device->dtype == DTYPE_BF16;
         train_data_make(&job, lengths ? lengths : &o->length, n, SEED);
         ok = measure(o, &job, err);
+        live_end();
         dataset_free(&job.data);
     }
     struct zf_error late;
@@ -545,7 +577,7 @@ bool bench_train(int argc, char **argv, struct zf_error *err)
         .dropout = -1,
     };
     set_defaults(&o);
-    bool ok = bench_options_read(&options_of_train, argc, argv, &o, &o.help, err);
+    bool ok = bench_options_read(&bench_train_options, argc, argv, &o, &o.help, err);
     ok = ok && (o.help || prepare_and_measure(&o, err));
     config_free(&o.config);
     return ok;

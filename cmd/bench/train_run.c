@@ -2,6 +2,7 @@
 
 #include "cmd/bench/device.h"
 #include "cmd/config/engine_settings.h"
+#include "cmd/live.h"
 #include "cmd/memory_need.h"
 #include "cmd/step.h"
 #include "data/alloc.h"
@@ -196,9 +197,11 @@ static bool run_steps(struct trainer *t, struct train_result *r, struct zf_error
     const struct train_job *job = t->job;
     struct device *device = job->device;
     struct step_report report;
-    for (int step = 0; step < job->warm_up; step++)
+    for (int step = 0; step < job->warm_up; step++) {
         if (!run_step(t, step, &report, err))
             return false;
+        live_stage_done(step + 1);
+    }
     device->stream_wait(device->compute);
     if (r->planned)
         plan_report_restart(r->planned);
@@ -215,6 +218,7 @@ static bool run_steps(struct trainer *t, struct train_result *r, struct zf_error
         r->worst = r->seconds[i] > r->worst ? r->seconds[i] : r->worst;
         last = now;
         add_report(r, &report, job->steps);
+        live_stage_done(job->warm_up + i + 1);
     }
     r->median = bench_median(r->seconds, job->steps);
     r->mean = (last - begin) / job->steps;
@@ -287,6 +291,7 @@ bool train_measure(const struct train_job *job, const struct train_method *metho
         return true;
     if (job->device->plan)
         result->planned = plan_report_create(job->device);
+    live_stage(method->name, job->warm_up + job->steps);
     bool ok = create_trainer(&t, method, err);
     if (ok) {
         result->loss_before = evaluate(&t);
@@ -298,6 +303,7 @@ bool train_measure(const struct train_job *job, const struct train_method *metho
         engine_finish(t.engine);
     }
     destroy_trainer(&t);
+    live_stage_end();
     return ok;
 }
 

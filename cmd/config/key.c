@@ -191,6 +191,9 @@ const char *config_expected(const struct config_key *key, char *out, size_t size
         append(out, size, "a string%s", key->type == CONFIG_NAMES ? " or a list of strings" : "");
     } else if (key->type == CONFIG_CHOICE) {
         append_choices(key->choices, out, size);
+    } else if (key->type == CONFIG_STEPS) {
+        append(out, size, "a whole number of steps, or a share of all steps%s below 1",
+               key->min > 0 ? " above 0 and" : "");
     } else {
         bool fraction = key->type == CONFIG_REAL && key->min == 0 && key->max <= 1;
         append(out, size, "%s",
@@ -199,8 +202,9 @@ const char *config_expected(const struct config_key *key, char *out, size_t size
                                        : "a number");
         append_range(key, out, size);
     }
-    if (key->word)
-        append(out, size, ", or \"%s\"", key->word);
+    size_t n;
+    for (const char *rest = key->word, *word; (word = next_choice(&rest, &n));)
+        append(out, size, ", or \"%.*s\"", (int)n, word);
     return out;
 }
 
@@ -233,7 +237,7 @@ json_t *config_parse_text(const struct config_key *key, const char *text)
     json_t *value = NULL;
     if (key->type == CONFIG_BOOL || key->type == CONFIG_TRUTH)
         value = parse_bool(text);
-    else if (key->type == CONFIG_INT || key->type == CONFIG_REAL)
+    else if (key->type == CONFIG_INT || key->type == CONFIG_REAL || key->type == CONFIG_STEPS)
         value = parse_number(text);
     else if (key->type == CONFIG_PAIR)
         value = json_loads(text, 0, NULL);
@@ -242,14 +246,37 @@ json_t *config_parse_text(const struct config_key *key, const char *text)
     return value ? value : json_null(); /* text that is not UTF-8 */
 }
 
+/* Which one of "a|b|c" the text is; -1: none. */
+static int choice_index(const char *choices, const char *text)
+{
+    size_t n;
+    int i = 0;
+    for (const char *choice; text && (choice = next_choice(&choices, &n)); i++)
+        if (strncasecmp(choice, text, n) == 0 && text[n] == 0)
+            return i;
+    return -1;
+}
+
+static json_t *choice_value(const char *choices, int index)
+{
+    size_t n = 0;
+    const char *choice = next_choice(&choices, &n);
+    while (index-- > 0)
+        choice = next_choice(&choices, &n);
+    return json_stringn(choice, n);
+}
+
 static bool store_number(struct config *c, const struct config_key *key, const json_t *value)
 {
     double x = json_number_value(value);
-    if (json_is_string(value) && key->word && strcmp(json_string_value(value), key->word) == 0)
-        x = CONFIG_AUTO;
+    const int word = choice_index(key->word, json_string_value(value));
+    if (word >= 0)
+        x = CONFIG_AUTO - word;
     else if (!json_is_number(value) || x < key->min || x > key->max)
         return false;
-    if (key->type == CONFIG_REAL)
+    if (key->type == CONFIG_STEPS && x > 1 && x != floor(x))
+        return false;
+    if (key->type != CONFIG_INT)
         *(double *)field(c, key) = x;
     else if (x == floor(x))
         *(int *)field(c, key) = (int)x;
@@ -269,16 +296,10 @@ static bool store_truth(struct config *c, const struct config_key *key, const js
 
 static bool store_choice(struct config *c, const struct config_key *key, const char *text)
 {
-    size_t n;
-    int i = 0;
-    if (!text)
-        return false;
-    for (const char *rest = key->choices, *choice; (choice = next_choice(&rest, &n)); i++)
-        if (strncasecmp(choice, text, n) == 0 && text[n] == 0) {
-            *(int *)field(c, key) = i;
-            return true;
-        }
-    return false;
+    const int i = choice_index(key->choices, text);
+    if (i >= 0)
+        *(int *)field(c, key) = i;
+    return i >= 0;
 }
 
 /* Where the key has a word, true stands for it and false for nothing. */
@@ -332,6 +353,7 @@ bool config_store(struct config *c, const struct config_key *key, const json_t *
         return store_truth(c, key, value);
     case CONFIG_INT:
     case CONFIG_REAL:
+    case CONFIG_STEPS:
         return store_number(c, key, value);
     case CONFIG_CHOICE:
         return store_choice(c, key, json_string_value(value));
@@ -351,7 +373,7 @@ void config_reset(struct config *c, const struct config_key *key)
 {
     if (key->type == CONFIG_INT)
         *(int *)field(c, key) = CONFIG_AUTO;
-    else if (key->type == CONFIG_REAL)
+    else if (key->type == CONFIG_REAL || key->type == CONFIG_STEPS)
         *(double *)field(c, key) = CONFIG_AUTO;
     json_t *value = key->standard ? config_parse_text(key, key->standard) : NULL;
     bool fits = !value || config_store(c, key, value);
@@ -362,18 +384,17 @@ void config_reset(struct config *c, const struct config_key *key)
 
 static json_t *number_value(const struct config_key *key, double x)
 {
-    if (x == CONFIG_AUTO && key->word)
-        return json_string(key->word);
+    if (x <= CONFIG_AUTO && key->word)
+        return choice_value(key->word, (int)(CONFIG_AUTO - x));
     if (x == CONFIG_AUTO && !key->standard)
         return NULL;
-    return key->type == CONFIG_INT ? json_integer((json_int_t)x) : json_real(x);
+    const bool whole = key->type == CONFIG_INT || (key->type == CONFIG_STEPS && x == floor(x));
+    return whole ? json_integer((json_int_t)x) : json_real(x);
 }
 
 json_t *config_value(const struct config *c, const struct config_key *key)
 {
     const struct config_key *at = config_primary(key);
-    const char *rest = at->choices, *choice;
-    size_t n = 0;
     switch (key->type == CONFIG_PAIR ? CONFIG_PAIR : at->type) {
     case CONFIG_BOOL:
         return json_boolean(*(bool *)field(c, at));
@@ -383,15 +404,13 @@ json_t *config_value(const struct config *c, const struct config_key *key)
     case CONFIG_INT:
         return number_value(at, *(int *)field(c, at));
     case CONFIG_REAL:
+    case CONFIG_STEPS:
         return number_value(at, *(double *)field(c, at));
     case CONFIG_STRING:
     case CONFIG_NAMES:
         return json_string(*(char **)field(c, at));
     case CONFIG_CHOICE:
-        choice = next_choice(&rest, &n);
-        for (int i = *(int *)field(c, at); i > 0; i--)
-            choice = next_choice(&rest, &n);
-        return json_stringn(choice, n);
+        return choice_value(at->choices, *(int *)field(c, at));
     case CONFIG_PAIR:
         return json_pack("[f, f]", *(double *)field(c, at), *(double *)field(c, at + 1));
     case CONFIG_SAME:

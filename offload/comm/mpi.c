@@ -1,6 +1,7 @@
 /* Collectives on host memory. */
 #include "offload/comm/internal.h"
 
+#include "data/log.h"
 #include "model/plan/plan.h"
 
 #include <assert.h>
@@ -96,6 +97,18 @@ void comm_barrier(struct comm *c)
         check_mpi(MPI_Barrier(MPI_COMM_WORLD));
 }
 
+const char *comm_library(void)
+{
+    static char text[MPI_MAX_LIBRARY_VERSION_STRING]; /* "Open MPI v4.1.4, package: ..." */
+    int length;
+    check_mpi(MPI_Get_library_version(text, &length));
+    text[strcspn(text, ",\n")] = 0;
+    char *v = strstr(text, " v");
+    if (v)
+        memmove(v + 1, v + 2, strlen(v + 1));
+    return text;
+}
+
 bool comm_all_ok(struct comm *c, bool ok, struct zf_error *err)
 {
     if (c->size == 1 || c->planned)
@@ -104,12 +117,13 @@ bool comm_all_ok(struct comm *c, bool ok, struct zf_error *err)
     check_mpi(MPI_Allreduce(MPI_IN_PLACE, &failed, 1, MPI_INT, MPI_MIN, MPI_COMM_WORLD));
     if (failed == INT_MAX)
         return true;
-    comm_broadcast(c, err->text, sizeof err->text, failed);
+    comm_broadcast(c, err, sizeof *err, failed);
     return false;
 }
 
 void comm_abort(struct comm *c, const struct zf_error *err)
 {
+    log_make_way();
     fprintf(stderr, "zf-train: %s\n", err->text);
     if (!c->alone)
         MPI_Abort(MPI_COMM_WORLD, 1);

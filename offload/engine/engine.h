@@ -30,6 +30,13 @@ enum engine_accumulate {
     ENGINE_ACCUMULATE_HOST,   /* each step's deferred gradient crosses and is added on the host */
 };
 
+/* How S is chosen where no update_interval is given. */
+enum engine_interval_rule {
+    ENGINE_INTERVAL_DEEPSPEED, /* as deferred gradients gather, again and again */
+    ENGINE_INTERVAL_KEEP_UP,   /* the least with which host and link keep up, once, as measured in
+                                  the first steps */
+};
+
 struct engine_config {
     float beta1, beta2, eps, weight_decay;
     bool adam_w_mode;        /* false: L2 regularisation, as torch.optim.Adam */
@@ -49,11 +56,12 @@ struct engine_config {
     int select_every;         /* steps between selections; 0: the first one stays */
     bool reselect_when_stale; /* and whenever the chosen hold far less than a fresh choice would */
     int update_interval; /* S, steps in a window, 1 to ENGINE_MAX_INTERVAL; 0: chosen by rule */
-    double auto_ratio;   /* share of matrices that must be due before S is chosen */
-    bool auto_keeps_up;  /* the rule chooses no S too short for the host, as measured in the first
-                            windows: the choice then depends on timing */
-    int apply_lag;       /* steps until a host update is visible, 0 to S; 0: the step waits */
-    bool stagger;        /* one group's window closes each step, not all in every S-th */
+    enum engine_interval_rule interval_rule;
+    double auto_ratio;  /* DeepSpeed's rule: share of matrices that must be due */
+    bool auto_keeps_up; /* it chooses no S with which host or link do not keep up, as measured in
+                           the first windows: the choice then depends on timing */
+    int apply_lag;      /* steps until a host update is visible, 0 to S; 0: the step waits */
+    bool stagger;       /* one group's window closes each step, not all in every S-th */
     bool offload_important;  /* important channels' state stays on the host between steps */
     int full_warm_up_rounds; /* steps at the start that update every channel, without lag */
     enum engine_accumulate accumulate;
@@ -64,8 +72,8 @@ struct engine_config {
 
     double reserved_cores; /* share of this rank's cores kept from the host workers */
     struct trace *trace;   /* gets what the engine has done (offload/trace.h); borrowed, or NULL */
-    double step_seconds, host_seconds; /* tests: what auto_keeps_up takes for measured, if not 0: a
-                                          step without waits; the host's work for all channels */
+    double step_seconds, host_seconds; /* tests: what is taken for measured, if not 0: a step
+                                          without waits; the host's work for all channels */
     double worker_delay_seconds; /* tests: workers pause at random before each chunk, up to this */
     uint32_t worker_delay_seed;
 };

@@ -7,6 +7,7 @@
 #include "offload/engine/internal.h"
 
 #include "data/alloc.h"
+#include "data/clock.h"
 
 #include <assert.h>
 #include <stdlib.h>
@@ -368,4 +369,19 @@ void exchange_reuse(struct engine *e, const struct group *g, int layer)
 {
     if (e->exchange.n_regions > 0)
         e->device->event_order(e->streams.down, e->exchange.regions[g->region].left[layer]);
+}
+
+double exchange_seconds(struct engine *e)
+{
+    const struct exchange *x = &e->exchange;
+    const size_t size = dtype_size(exchange_dtype(e));
+    struct stream *up = e->streams.up;
+    if (!x->up || !x->memory)
+        return 0;
+    const size_t all = x->bytes / size, n = x->pack_elements < all ? x->pack_elements : all;
+    e->device->stream_wait(up); /* what came before has been unpacked, and so may be written over */
+    const double start = clock_seconds();
+    e->device->copy(up, x->up, x->memory, n * size);
+    e->device->stream_wait(up);
+    return (clock_seconds() - start) * (double)e->host.elements / (double)n;
 }

@@ -442,6 +442,9 @@ struct group *exchange_next_holder(const struct engine *e);
 void exchange_take_region(struct engine *e, struct group *g);
 /* What comes on stream `down` is behind the parameters that a layer's part of the region had. */
 void exchange_reuse(struct engine *e, const struct group *g, int layer);
+/* Seconds in which the parameters of all deferred channels come up the link, by a timed copy; 0
+ * where no copies cross one. */
+double exchange_seconds(struct engine *e);
 /* What crosses of a layer each way: all of a group's channels, packed, or without copies the
  * deferred ones. */
 size_t exchange_bytes(const struct engine *e, const struct group *g, int layer);
@@ -629,8 +632,8 @@ void parameters_report(struct engine *e, struct step_report *report);
 void interval_create(struct engine *e);
 void interval_release(struct engine *e);
 void interval_forget(struct engine *e);
-/* update_interval 0: notes this step's norms and begins windows of another length where the rule
- * asks for it. */
+/* update_interval 0: times this step, notes its norms, and begins windows of another length where
+ * the rule asks for it. */
 void interval_choose(struct engine *e, struct step_report *report);
 
 /* step.c */

@@ -1,4 +1,4 @@
-/* update_interval "auto". */
+/* update_interval "auto" and "keep_up". */
 #include "offload/engine/internal.h"
 
 #include "data/alloc.h"
@@ -11,6 +11,8 @@
 /* The interval stays while the rule's differs by no more than a fourth: a change costs a step in
  * which all windows close. */
 #define INTERVAL_SLACK 4
+/* "keep_up" has seen enough of a run behind so many steps. */
+#define MEASURED_STEPS 8
 
 void interval_create(struct engine *e)
 {
@@ -62,24 +64,24 @@ static void time_step(struct engine *e)
     t->busy = worker_pool_busy_seconds(e->host.workers);
 }
 
-/* Whether it is known, or can be said, which windows are too short for the host. */
-static bool is_timed(const struct engine *e)
+/* Whether it is known, or can be said, which windows are too short, behind so many timed steps. */
+static bool is_timed(const struct engine *e, int steps)
 {
-    return e->observed.least_interval > 0 || e->observed.timing.steps > 0 ||
-           e->config.step_seconds > 0 || !e->config.auto_keeps_up;
+    return e->observed.least_interval > 0 || e->observed.timing.steps >= steps ||
+           e->config.step_seconds > 0;
 }
 
-/* The shortest window with which the host keeps up, on the slowest rank. */
+/* The shortest window with which the host and the link keep up, on the slowest rank. */
 static int least_interval(struct engine *e)
 {
     const struct timing *t = &e->observed.timing;
     double step = e->config.step_seconds, host = e->config.host_seconds;
-    if (!e->config.auto_keeps_up)
-        return 1;
     if (step <= 0) {
-        double busy = worker_pool_busy_seconds(e->host.workers) - t->busy;
+        const double busy = worker_pool_busy_seconds(e->host.workers) - t->busy;
+        const double link = exchange_seconds(e);
         step = (clock_seconds() - t->since - t->stall) / t->steps;
         host = busy / worker_pool_threads(e->host.workers) / t->steps * e->windows.interval;
+        host = link > host ? link : host;
     }
     return (int)comm_max(e->comm, schedule_least_interval(host, step, ENGINE_MAX_INTERVAL));
 }
@@ -105,21 +107,47 @@ static bool is_due(const struct engine *e)
     return due >= e->config.auto_ratio * all;
 }
 
+static void begin_windows(struct engine *e, int interval, struct step_report *report)
+{
+    windows_flush(e, report);
+    windows_begin(e, interval, e->config.apply_lag, e->step + 1);
+}
+
+/* DeepSpeed's rule, which chooses again and again. */
+static void choose_when_due(struct engine *e, struct step_report *report)
+{
+    note_norms(e);
+    int seen = e->observed.steps;
+    if (seen < e->config.apply_lag || (!is_due(e) && seen < ENGINE_MAX_INTERVAL) ||
+        (e->config.auto_keeps_up && !is_timed(e, 1)))
+        return;
+    if (e->observed.least_interval == 0)
+        e->observed.least_interval = e->config.auto_keeps_up ? least_interval(e) : 1;
+    observe_anew(e);
+    int chosen = seen > e->observed.least_interval ? seen : e->observed.least_interval;
+    if (abs(chosen - e->windows.interval) * INTERVAL_SLACK > e->windows.interval)
+        begin_windows(e, chosen, report);
+}
+
+/* Once: what noise would make of a later choice is not worth the bits that it would cost. */
+static void choose_once(struct engine *e, struct step_report *report)
+{
+    if (e->observed.least_interval > 0 || !is_timed(e, MEASURED_STEPS))
+        return;
+    e->observed.least_interval = least_interval(e);
+    const int lag = e->config.apply_lag, least = e->observed.least_interval;
+    const int chosen = lag > least ? lag : least;
+    if (chosen != e->windows.interval)
+        begin_windows(e, chosen, report);
+}
+
 void interval_choose(struct engine *e, struct step_report *report)
 {
     if (e->config.update_interval != 0 || !e->host.workers || !e->selection.selected)
         return;
-    note_norms(e);
     time_step(e);
-    int seen = e->observed.steps;
-    if (seen < e->config.apply_lag || (!is_due(e) && seen < ENGINE_MAX_INTERVAL) || !is_timed(e))
-        return;
-    if (e->observed.least_interval == 0)
-        e->observed.least_interval = least_interval(e);
-    observe_anew(e);
-    int chosen = seen > e->observed.least_interval ? seen : e->observed.least_interval;
-    if (abs(chosen - e->windows.interval) * INTERVAL_SLACK <= e->windows.interval)
-        return;
-    windows_flush(e, report);
-    windows_begin(e, chosen, e->config.apply_lag, e->step + 1);
+    if (e->config.interval_rule == ENGINE_INTERVAL_KEEP_UP)
+        choose_once(e, report);
+    else
+        choose_when_due(e, report);
 }

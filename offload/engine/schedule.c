@@ -4,6 +4,8 @@
 
 /* Products such as 0.29 * 100 fall just below the whole number that is meant. */
 #define RATIO_SLACK 1e-9
+/* What keeps up has a tenth of its time to spare. */
+#define SPARE 1.1
 
 struct range schedule_owned(int matrix, int rows, int ranks, int rank)
 {
@@ -38,9 +40,10 @@ int schedule_room(int important, int owned, int channels)
     return room < most ? room : most;
 }
 
-int schedule_least_interval(double host_seconds, double step_seconds, int longest)
+int schedule_least_interval(double seconds, double step_seconds, int longest)
 {
-    if (host_seconds > step_seconds * longest)
+    const double work = SPARE * seconds;
+    if (work > step_seconds * longest)
         return longest;
-    return host_seconds > step_seconds ? (int)ceil(host_seconds / step_seconds) : 1;
+    return work > step_seconds ? (int)ceil(work / step_seconds) : 1;
 }

@@ -33,9 +33,9 @@ int schedule_room(int important, int owned, int channels);
  * began. Staggered: one group a step; else all groups in each interval's last step. */
 bool schedule_closes(int group, int elapsed, int interval, bool stagger);
 
-/* The shortest window, from 1 to `longest` steps, with which the host keeps up: every step brings
- * it one part in so many of its work for all channels, which takes host_seconds, and step_seconds
- * later comes the next. */
-int schedule_least_interval(double host_seconds, double step_seconds, int longest);
+/* The shortest window, from 1 to `longest` steps, with which the host, or the link, keeps up with a
+ * tenth of its time to spare: every step brings it one part in so many of its work for all
+ * channels, which takes `seconds`, and step_seconds later comes the next. */
+int schedule_least_interval(double seconds, double step_seconds, int longest);
 
 #endif

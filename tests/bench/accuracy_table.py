@@ -9,9 +9,13 @@ of the tasks' own training files. Every run starts from that model, and all meth
 its hyper-parameters and, seed by seed, its order of examples and its dropout. The hyper-parameters
 were chosen with resident AdamW alone.
 
+    tests/bench/accuracy_table.py --pretrained SMOLLM2_DIR --glue GLUE_DIR
+
+does the same with a pretrained model of Hugging Face's, SmolLM2-135M-Instruct, hours a seed.
+
 The results go to accuracy.json (raw, one record a run) and accuracy.txt (the table) in the folder
---out. Runs that the JSON file already holds are skipped, so the script can be stopped and called
-again.
+--out, accuracy_pretrained.json and .txt with --pretrained. Runs that the JSON file already holds
+are skipped, so the script can be stopped and called again.
 --deferred-lr-scale adds rows for ZenFlow with that setting to the same table.
 
 Only the Python standard library is used.
@@ -20,6 +24,7 @@ Only the Python standard library is used.
 import argparse
 import concurrent.futures
 import datetime
+import hashlib
 import json
 import os
 import pathlib
@@ -52,6 +57,13 @@ COMMON = {"per_device_train_batch_size": 32, "per_device_eval_batch_size": 64,
           "lr_scheduler_type": "linear", "max_grad_norm": 1.0, "embd_pdrop": 0.1,
           "attn_pdrop": 0.1, "resid_pdrop": 0.1, "logging_steps": 5, "save_strategy": "no"}
 
+# With a pretrained model: about as much of SST-2 as the others have, and few epochs: on two cores one
+# run of each task takes about an hour.
+PRETRAINED_COMMON = {**COMMON, "per_device_train_batch_size": 16, "learning_rate": 5e-5}
+PRETRAINED_TASKS = {"cola": {"num_train_epochs": 1}, "mrpc": {"num_train_epochs": 2},
+                    "stsb": {"num_train_epochs": 1}, "rte": {"num_train_epochs": 2},
+                    "sst2": {"num_train_epochs": 1, "max_train_samples": 10000}}
+
 LANGUAGE_MODEL = {"config_name": "gpt", "task_name": "lm", "num_train_epochs": 4,
                   "per_device_train_batch_size": 8, "per_device_eval_batch_size": 8,
                   "max_seq_length": 128, "learning_rate": 3e-3, "weight_decay": 0.01,
@@ -68,6 +80,8 @@ METHODS = {
     "zenflow": ("ZenFlow", {**ZENFLOW, "zero_optimization.zenflow.update_interval": 4}),
     "zenflow_auto": ("ZenFlow auto",
                      {**ZENFLOW, "zero_optimization.zenflow.update_interval": "auto"}),
+    "zenflow_keep_up": ("ZenFlow keep_up",
+                        {**ZENFLOW, "zero_optimization.zenflow.update_interval": "keep_up"}),
 }
 DEFERRED_LR_SCALE = "zero_optimization.zenflow.deferred_lr_scale"
 
@@ -83,14 +97,16 @@ def parse_arguments():
                         help="the program to measure (build/zf-train)")
     parser.add_argument("--glue", type=pathlib.Path, required=True,
                         help="the folder that holds GLUE's SST-2, CoLA, ...")
+    parser.add_argument("--pretrained", type=pathlib.Path, metavar="FOLDER",
+                        help="a model to start from, in place of one that is trained first")
     parser.add_argument("--tokenizer", type=pathlib.Path, default=ROOT / "data/sample/tokenizer",
                         help="a tokenizer of at most 8,000 entries (data/sample/tokenizer)")
     parser.add_argument("--out", type=pathlib.Path, default=ROOT / "tests/bench/results",
                         help="folder of accuracy.json and accuracy.txt (tests/bench/results)")
     parser.add_argument("--work", type=pathlib.Path, default=ROOT / "output/accuracy_table",
                         help="folder of the language model and of runs under way")
-    parser.add_argument("--jobs", type=int, default=2,
-                        help="runs at a time, of one thread each (2)")
+    parser.add_argument("--jobs", type=int, default=2, help="runs at a time (2)")
+    parser.add_argument("--threads", type=int, default=1, help="threads of each run (1)")
     parser.add_argument("--seeds", type=int, default=3, help="seeds of each task and method (3)")
     parser.add_argument("--tasks", nargs="+", choices=TASKS, default=list(TASKS))
     parser.add_argument("--methods", nargs="+", choices=METHODS, default=list(METHODS))
@@ -149,6 +165,15 @@ def language_model_settings(args):
     return settings
 
 
+def find_model(args):
+    """The folder of the model that all runs start from, and a record of what it is."""
+    if not args.pretrained:
+        return train_language_model(args)
+    weights = (args.pretrained / "model.safetensors").read_bytes()
+    return args.pretrained, {"pretrained": args.pretrained.name,
+                             "sha256": hashlib.sha256(weights).hexdigest()}
+
+
 def train_language_model(args):
     """Returns its folder and a record of how it was made; trains it unless it is there."""
     folder = args.work / ("lm_quick" if args.quick else "lm")
@@ -175,7 +200,10 @@ def train_language_model(args):
 
 def task_settings(args, task):
     """What all methods of a task share."""
-    settings = {"task_name": task, **COMMON, **TASKS[task][3]}
+    own = {**COMMON, **TASKS[task][3]}
+    if args.pretrained:
+        own = {**PRETRAINED_COMMON, **PRETRAINED_TASKS[task]}
+    settings = {"task_name": task, **own}
     if args.quick:
         settings.update(num_train_epochs=QUICK_EPOCHS, max_train_samples=QUICK_EXAMPLES,
                         max_eval_samples=QUICK_EXAMPLES)
@@ -210,7 +238,8 @@ def run_fine_tuning(args, model, task, method, seed):
     title = method_title(method, own)
     output_dir = args.work / f"{task}-{title.replace(' ', '_').replace(',', '')}-{seed}"
     results, log = run_zf_train(args, {**shared, **own, "model_name_or_path": model,
-                                       "data_dir": args.glue, "seed": seed}, output_dir, 1)
+                                       "data_dir": args.glue, "seed": seed}, output_dir,
+                                args.threads)
     shutil.rmtree(output_dir)
     return {"task": task, "method": method, "title": title, "seed": seed,
             "metric": results["eval_" + TASKS[task][2]],
@@ -277,13 +306,17 @@ def size_lines(document):
                    f"{settings['learning_rate']}, {sizes[0]['eval_samples']} dev examples")
 
 
+def format_model(model):
+    if "pretrained" in model:
+        return f"Pretrained model: {model['pretrained']}, sha256 {model['sha256'][:16]}"
+    return (f"Language model: {model['sentences']} sentences, dev perplexity "
+            f"{model['results']['eval_perplexity']:.1f}")
+
+
 def format_document(document):
     """The table as text, with what it was measured on."""
-    lm = document["language_model"]
     lines = [f"{document['date']}, {document['cpu']}, commit {document['commit']}",
-             document["command"], "",
-             f"Language model: {lm['sentences']} sentences, dev perplexity "
-             f"{lm['results']['eval_perplexity']:.1f}. Fine-tuning:",
+             document["command"], "", f"{format_model(document['language_model'])}. Fine-tuning:",
              *size_lines(document), "", *table_lines(document), "",
              "loss: mean training loss of the last quarter of the steps. std: sample standard "
              "deviation over the seeds.",
@@ -349,9 +382,10 @@ def run_all(args, model, document, path):
 
 def main():
     args = parse_arguments()
-    path = args.out / ("accuracy_quick.json" if args.quick else "accuracy.json")
+    suffix = ("_pretrained" if args.pretrained else "") + ("_quick" if args.quick else "")
+    path = args.out / f"accuracy{suffix}.json"
     args.out.mkdir(parents=True, exist_ok=True)
-    model, language_model = train_language_model(args)
+    model, language_model = find_model(args)
     settings = {task: task_settings(args, task) for task in TASKS}
     document = {"date": datetime.date.today().isoformat(), "cpu": find_cpu(),
                 "commit": find_commit(), "command": shlex.join(sys.argv),

@@ -27,23 +27,52 @@ cp "$scratch/check.log" "$scratch/kernels.txt"
 check "its figures are consistent" python3 tests/e2e/lib/bench_figures.py kernels "$scratch/kernels.json" \
     "$scratch/kernels.txt"
 
-refuses() { # refuses SENTENCE ARGUMENT...: status 1, and this sentence alone
+# Help: each option with what its value is, and each column of what is printed.
+for name in adam kernels machine train; do
+    check "$name --help" "$bench" $name --help
+    cp "$scratch/check.log" "$scratch/$name.help"
+    check "$name --help fits 100 columns" awk 'length > 100 { exit 1 }' "$scratch/$name.help"
+    case $name in
+    adam) wrong=(--path none) ;;
+    machine) wrong=(--device none) ;;
+    *) wrong=(--preset none) ;;
+    esac
+    while read -r option value _; do
+        says=$("$bench" $name "${wrong[@]}" "$option" 2>&1 >/dev/null || true)
+        if [[ $says == *"takes a value" ]]; then
+            [[ $value =~ ^([A-Z]+|[a-z]+(\|[a-z]+)+)$ ]] || check "$name --help: the value of $option" false
+        else
+            [[ $says == *none* && ! $value =~ ^[A-Z]+$ ]] || check "$name --help: $option takes no value" false
+        fi
+    done < <(grep '^  --' "$scratch/$name.help")
+done
+check "adam" "$bench" adam --parameters 100000 --threads 1 --repeats 1 --width 96
+cp "$scratch/check.log" "$scratch/adam.txt"
+for name in adam:'width path' kernels:'operator ' train:ms/step; do
+    heading=$(grep -m 1 -- "${name#*:}" "$scratch/${name%%:*}.txt")
+    for column in $heading; do
+        sed -n '/^What it prints:/,$p' "$scratch/${name%%:*}.help" | grep -qwF -- "${column%,}" ||
+            check "${name%%:*} --help explains the column $column" false
+    done
+done
+
+refuses() { # refuses SENTENCE ARGUMENT...: status 2, and this sentence alone; $expected: another status
     local says=$1 status=0
     shift
     "$bench" "$@" >"$scratch/stdout" 2>"$scratch/stderr" || status=$?
     cat "$scratch/stderr"
-    [ "$status" = 1 ] && [ "$(wc -l <"$scratch/stderr")" = 1 ] && grep -qF -- "$says" "$scratch/stderr" &&
+    [ "$status" = "${expected:-2}" ] && [ "$(wc -l <"$scratch/stderr")" = 1 ] && grep -qF -- "$says" "$scratch/stderr" &&
         [ ! -s "$scratch/stdout" ]
 }
-check "an unknown preset" refuses 'zf-bench: "gpt9" is not a preset model' train --preset gpt9
+expected=1 check "an unknown preset" refuses 'zf-bench: "gpt9" is not a preset model' train --preset gpt9
 check "an unknown method" refuses '--method is "best", but it is resident' train "${tiny[@]}" --method best
 check "an unknown head" refuses '--head is "x", but it is lm or classify' train "${tiny[@]}" --head x
 check "an unknown device" refuses '--device is "tpu", but it is cuda, cpu or auto' kernels --device tpu
 check "too long a sequence" refuses '--length is 513, but gpt has 512 positions' kernels --preset gpt --length 513
 check "too great a lag" refuses 'it is at most --update_interval' train "${tiny[@]}" --apply_lag 5
 printf '3\n0\n' >"$scratch/lengths"
-check "a length of 0" refuses 'number 2 is not a length from 2 to 512' train "${tiny[@]}" --lengths "$scratch/lengths"
-check "no file of lengths" refuses 'cannot be read' train "${tiny[@]}" --lengths "$scratch/absent"
+expected=1 check "a length of 0" refuses 'number 2 is not a length from 2 to 512' train "${tiny[@]}" --lengths "$scratch/lengths"
+expected=1 check "no file of lengths" refuses 'cannot be read' train "${tiny[@]}" --lengths "$scratch/absent"
 
 export ZF_NO_PEERS=1
 check "gpu_check.sh --dry-run" bash scripts/gpu_check.sh --dry-run --build "$build" --out "$scratch/gpu_check" \

@@ -21,7 +21,7 @@ extern void emulator_seed(uint32_t seed) __attribute__((weak));
 #define SKIPPED 77
 
 /* How many orders of streams a test goes through, and the one that follows. */
-#define CUDA_ORDERS (emulator_seed ? 20u : 1u)
+#define CUDA_ORDERS (emulator_seed ? test_repeats(20) : 1u)
 
 __attribute__((unused)) static void cuda_order(uint32_t order)
 {

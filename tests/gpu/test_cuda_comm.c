@@ -12,11 +12,11 @@
 /* The emulator's; NULL on a GPU. */
 extern void emulator_seed(uint32_t seed) __attribute__((weak));
 
-/* Runs a check once on a GPU, and emulated in 20 orders of what streams do;
+/* Runs a check once on a GPU, and emulated in as many orders as others of what streams do;
  * ranks differ in theirs. */
 #define each_order(check)                                                                          \
     do {                                                                                           \
-        for (uint32_t order = 0; order < (emulator_seed ? 20 : 1); order++) {                      \
+        for (uint32_t order = 0; order < (emulator_seed ? test_repeats(20) : 1); order++) {        \
             if (emulator_seed)                                                                     \
                 emulator_seed(4 * order + (uint32_t)comm_rank(world));                             \
             check;                                                                                 \

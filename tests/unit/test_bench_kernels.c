@@ -256,12 +256,12 @@ struct fields {
     bool flag, help;
 };
 static const struct bench_option table[] = {
-    {"--whole", BENCH_WHOLE, offsetof(struct fields, whole), 1, 9, ""},
-    {"--real", BENCH_REAL, offsetof(struct fields, real), 0, 1, ""},
-    {"--text", BENCH_TEXT, offsetof(struct fields, text), 0, 0, ""},
-    {"--flag", BENCH_FLAG, offsetof(struct fields, flag), 0, 0, ""},
+    {"--whole", "N", BENCH_WHOLE, offsetof(struct fields, whole), 1, 9, ""},
+    {"--real", "X", BENCH_REAL, offsetof(struct fields, real), 0, 1, ""},
+    {"--text", "TEXT", BENCH_TEXT, offsetof(struct fields, text), 0, 0, ""},
+    {"--flag", NULL, BENCH_FLAG, offsetof(struct fields, flag), 0, 0, ""},
 };
-static const struct bench_options options = {"test", "Tests.", table, 4};
+static const struct bench_options options = {"test", "Tests.", table, 4, ""};
 
 static bool read_words(struct fields *f, struct zf_error *err, const char *a, const char *b,
                        const char *c, const char *d)
@@ -301,7 +301,7 @@ static void options_refuse_what_they_cannot_take(void **state)
     };
     for (size_t i = 0; i < sizeof bad / sizeof *bad; i++) {
         struct fields f = {0};
-        struct zf_error err = {""};
+        struct zf_error err = {0};
         assert_false(read_words(&f, &err, bad[i].words[0], bad[i].words[1], NULL, NULL));
         assert_says(err, bad[i].says);
     }

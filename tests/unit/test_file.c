@@ -83,6 +83,34 @@ static void takes_another_place(void **state)
     assert_says(err, "none: the directory cannot be read: No such file");
 }
 
+/* What is finished stands under its name, and comes to the disk when the batch does. */
+static void batches(void **state)
+{
+    (void)state;
+    struct zf_error err;
+    struct file_batch files;
+    struct stat info;
+    file_batch_begin(&files);
+    assert_works(file_make_directory(in_directory("batch"), &err), err);
+    write_text("batch/one", "1");
+    write_text("batch/two", "2");
+    assert_false(file_write(in_directory("none/three"), "3", 1, &err));
+    assert_holds("batch/two", "2");
+    file_batch_end();
+    assert_int_equal(files.n, 2);
+    write_text("batch/later", "4");
+    assert_int_equal(files.n, 2);
+    assert_works(file_batch_sync(&files, true, &err), err);
+    assert_int_equal(files.n, 0);
+    assert_holds("batch/one", "1");
+
+    file_batch_begin(&files);
+    write_text("batch/dropped", "5");
+    file_batch_end();
+    assert_works(file_batch_sync(&files, false, &err), err);
+    assert_int_equal(stat(in_directory("batch/dropped"), &info), 0); /* to remove it is others' */
+}
+
 /* Published: XXH3-128 of nothing, by the algorithm's authors (xxhsum -H2). */
 static void sums(void **state)
 {
@@ -146,6 +174,7 @@ int main(void)
         cmocka_unit_test(follows_no_link),
         cmocka_unit_test(waits_for_no_pipe),
         cmocka_unit_test(takes_another_place),
+        cmocka_unit_test(batches),
         cmocka_unit_test(sums),
         cmocka_unit_test(shows),
     };

@@ -237,10 +237,11 @@ static void least_interval_lets_the_host_keep_up(void **state)
 {
     (void)state;
     assert_int_equal(schedule_least_interval(0, 1, 64), 1);
-    assert_int_equal(schedule_least_interval(1, 1, 64), 1);
+    assert_int_equal(schedule_least_interval(0.9, 1, 64), 1);
+    assert_int_equal(schedule_least_interval(0.92, 1, 64), 2); /* a tenth is to be spare */
     assert_int_equal(schedule_least_interval(1.25, 1, 64), 2);
-    assert_int_equal(schedule_least_interval(3, 0.5, 64), 6);
-    assert_int_equal(schedule_least_interval(3.25, 0.5, 64), 7);
+    assert_int_equal(schedule_least_interval(3, 0.5, 64), 7);
+    assert_int_equal(schedule_least_interval(3.25, 0.5, 64), 8);
     assert_int_equal(schedule_least_interval(64, 1, 64), 64);
     assert_int_equal(schedule_least_interval(1e300, 1e-300, 64), 64);
     assert_int_equal(schedule_least_interval(1, 0, 64), 64);

@@ -2,7 +2,7 @@
 
     compare.py LOG LOG TOLERANCE [FIRST STEP]
 
-The entries of steps from FIRST STEP on must be the same in number and keys, and their values agree
+The entries of steps from FIRST STEP on, but for those of checkpoints, must be the same in number and keys, and their values agree
 to TOLERANCE, relative; 0 means exactly."""
 
 import json
@@ -14,14 +14,15 @@ def read(path, first):
     with open(path) as file:
         for line in file:
             entry = json.loads(line)
-            if entry["step"] >= first:
+            if entry["step"] >= first and "checkpoint" not in entry:
                 entries.append({k: v for k, v in entry.items() if is_computed(k)})
     return entries
 
 
 def is_computed(key):
     named = ("step", "epoch", "loss", "grad_norm", "learning_rate")
-    return key in named or (key.startswith("eval_") and "runtime" not in key)
+    times = ("runtime", "per_second")
+    return key in named or (key.startswith("eval_") and not any(t in key for t in times))
 
 
 def main():

@@ -31,8 +31,9 @@ static bool on_cuda(void)
  * so long that only the long ring tries many. */
 static unsigned cases(unsigned on_cpu)
 {
-    const unsigned many = on_cpu > 50 ? on_cpu : 50;
-    return !on_cuda() ? on_cpu : in_long_ring() ? many : 12;
+    if (in_long_ring())
+        return on_cuda() && on_cpu < 50 ? 50 : on_cpu;
+    return test_repeats(3 * (on_cuda() && on_cpu > 4 ? 4 : on_cpu));
 }
 
 static int steps(int on_cpu)
@@ -703,7 +704,7 @@ static size_t save_problem(struct problem *p, unsigned seed, int n, const char *
 static void hostile_checkpoints(void **state)
 {
     (void)state;
-    const int problems = 20, changes = in_long_ring() ? 500 : 40;
+    const int problems = 20, changes = in_long_ring() ? 500 : (int)test_repeats(120);
     char *folder = shared_folder();
     char *path = zf_format("%s/optimizer-00001-of-00001.safetensors", folder);
     int refused = 0;
@@ -1171,8 +1172,8 @@ static void auto_by_hand(void **state)
         {{0.6f, 0.6f, 0.11f, 0.11f}, 0.75, 0, 1, 10, 10, 0},
         {{1, 1, 1, 1}, 0.99, 0, 3, 3, 4, 0}, /* not before the lag has passed */
         {{1, 1, 1, 1}, 0.99, 0, 6, 6, 6, 0},
-        {{0.6f, 0.6f, 0.6f, 0.6f}, 0.99, 8.5, 1, 2, 9, 0}, /* the host keeps up with nine */
-        {{0.6f, 0.6f, 0.6f, 0.6f}, 0.99, 8.5, 2, 2, 9, 0},
+        {{0.6f, 0.6f, 0.6f, 0.6f}, 0.99, 8.5, 1, 2, 10, 0}, /* the host keeps up with ten */
+        {{0.6f, 0.6f, 0.6f, 0.6f}, 0.99, 8.5, 2, 2, 10, 0},
         {{0.6f, 0.6f, 0.6f, 0.6f}, 0.99, 1000, 1, 2, 64, 0},
         {{0.11f, 0.11f, 0.11f, 0.11f}, 0.99, 8.5, 1, 10, 10, 0},
         {{0.13f, 0.13f, 0.13f, 0.13f}, 0.99, 0, 6, 8, 8, 0},
@@ -1207,6 +1208,7 @@ static void auto_interval(void **state)
         struct engine_config c = problem_random_config(700 + seed);
         c.topk_ratio = ratios[seed % 4];
         c.update_interval = 0;
+        c.interval_rule = seed % 6 == 5 ? ENGINE_INTERVAL_KEEP_UP : ENGINE_INTERVAL_DEEPSPEED;
         c.auto_ratio = 0.3 + 0.1 * (seed % 8);
         c.auto_keeps_up = seed % 2;
         c.step_seconds = 0.25;
@@ -1245,12 +1247,14 @@ static void auto_on_ranks(void **state)
 
 /* The windows that are chosen beside a host that pauses before each of its chunks and a device
  * whose steps take their time, where deferred channels have gradients of this norm. */
-static int auto_beside(double host_pause, double step_seconds, float norm, int steps)
+static int auto_beside(enum engine_interval_rule rule, double host_pause, double step_seconds,
+                       float norm, int steps)
 {
     const float deferred[] = {norm, norm, norm, norm};
     struct problem p;
     struct engine_config c = auto_config();
     int interval = 0;
+    c.interval_rule = rule;
     c.auto_keeps_up = true;
     c.worker_delay_seconds = host_pause;
     problem_create_layers(&p, 2, 4, alone, &c);
@@ -1268,10 +1272,22 @@ static int auto_beside(double host_pause, double step_seconds, float norm, int s
 static void auto_keeps_up(void **state)
 {
     (void)state;
-    assert_int_equal(auto_beside(0.4, 0, 0.6f, 3), ENGINE_MAX_INTERVAL);
-    assert_int_equal(auto_beside(0, 0.1, 0.6f, 3), 2);
-    assert_int_equal(auto_beside(0, 0.1, 1, 1), 4);
-    assert_int_equal(auto_beside(0, 0.1, 1, 2), 2);
+    const enum engine_interval_rule rule = ENGINE_INTERVAL_DEEPSPEED;
+    assert_int_equal(auto_beside(rule, 0.4, 0, 0.6f, 3), ENGINE_MAX_INTERVAL);
+    assert_int_equal(auto_beside(rule, 0, 0.1, 0.6f, 3), 2);
+    assert_int_equal(auto_beside(rule, 0, 0.1, 1, 1), 4);
+    assert_int_equal(auto_beside(rule, 0, 0.1, 1, 2), 2);
+}
+
+/* "keep_up" looks at eight steps behind the first, whatever norms there are, and never again. */
+static void keep_up(void **state)
+{
+    (void)state;
+    const enum engine_interval_rule rule = ENGINE_INTERVAL_KEEP_UP;
+    assert_int_equal(auto_beside(rule, 0, 0.05, 0, 8), 4);
+    assert_int_equal(auto_beside(rule, 0, 0.05, 0, 9), 1);
+    assert_int_equal(auto_beside(rule, 0.2, 0, 1, 9), ENGINE_MAX_INTERVAL);
+    assert_int_equal(auto_beside(rule, 0, 0.05, 0, 80), 1);
 }
 
 /* Kernels of one step in the middle of windows, beside the gradient's own. */
@@ -1405,6 +1421,7 @@ int main(int argc, char **argv)
         cmocka_unit_test(auto_interval),
         cmocka_unit_test(auto_on_ranks),
         cmocka_unit_test(auto_keeps_up),
+        cmocka_unit_test(keep_up),
         cmocka_unit_test(launches),
         cmocka_unit_test(seeds),
     };

@@ -341,13 +341,31 @@ static double mean_norm(const struct oracle *o, int matrix, bool important)
     return n ? sum / n : 0;
 }
 
-/* The shortest window with which the host keeps up, by trying one after the other. */
+/* The shortest window with which the host keeps up, with a tenth to spare, by trying one after the
+ * other. */
 static int shortest_window(const struct engine_config *k)
 {
     int s = 1;
-    while (k->auto_keeps_up && s < MAX_WINDOW && k->host_seconds / s > k->step_seconds)
+    while ((k->auto_keeps_up || k->interval_rule == ENGINE_INTERVAL_KEEP_UP) && s < MAX_WINDOW &&
+           1.1 * k->host_seconds > s * k->step_seconds)
         s++;
     return s;
+}
+
+static void change_windows(struct oracle *o, int interval, double lr)
+{
+    flush(o, lr);
+    o->interval = interval;
+    o->began = o->step + 1;
+}
+
+/* update_interval "keep_up", as all is known from the first step on. */
+static void keep_up(struct oracle *o, double lr)
+{
+    const int shortest = shortest_window(&o->config), lag = o->config.apply_lag;
+    const int chosen = shortest < lag ? lag : shortest;
+    if (o->seen++ == 0 && chosen != o->interval)
+        change_windows(o, chosen, lr);
 }
 
 /* update_interval "auto": DeepSpeed's rule, our bounds. */
@@ -355,6 +373,10 @@ static void choose_interval(struct oracle *o, double lr)
 {
     const struct engine_config *k = &o->config;
     int matrices = 0, due = 0;
+    if (k->interval_rule == ENGINE_INTERVAL_KEEP_UP) {
+        keep_up(o, lr);
+        return;
+    }
     o->seen++;
     for (int m = 0; m < o->table->n_params; m++) {
         if (o->table->params[m].kind != PARAM_MATRIX)
@@ -371,11 +393,8 @@ static void choose_interval(struct oracle *o, double lr)
     o->seen = 0;
     memset(o->deferred, 0, sizeof(double) * (size_t)o->table->n_params);
     memset(o->most, 0, sizeof(double) * (size_t)o->table->n_params);
-    if (change <= 0.25)
-        return;
-    flush(o, lr);
-    o->interval = chosen;
-    o->began = o->step + 1;
+    if (change > 0.25)
+        change_windows(o, chosen, lr);
 }
 
 /* After the warm-up windows have their length: four steps, or the lag, until "auto" has chosen. */

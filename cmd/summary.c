@@ -1,0 +1,145 @@
+#include "cmd/summary.h"
+
+#include "cmd/live.h"
+#include "data/chat.h"
+#include "data/file.h"
+#include "data/show.h"
+#include "data/terminal.h"
+
+#include <ctype.h>
+#include <errno.h>
+#include <fnmatch.h>
+#include <stdio.h>
+#include <string.h>
+#include <unistd.h>
+
+#define NAMES_COLUMN 24
+
+/* What may lie in output_dir and is of use. */
+static const struct {
+    const char *pattern, *what;
+} kinds[] = {
+    {"model.safetensors", "the model, for zf-run and Transformers"},
+    {"all_results.json", "the results"},
+    {"report.html", "curves and results, for a browser"},
+    {"trainer_log.jsonl", "losses, rates and evaluations, step by step"},
+    {"*.tsv", "predictions, in GLUE's format"},
+    {"predict_results*.txt", "predictions"},
+    {"checkpoint-*", "to go on from, with --resume_from_checkpoint"},
+    {"zf_train_config.json", "the whole configuration, to do it again"},
+};
+
+/* As a shell takes it for one word, without what would do something to a terminal. */
+static void print_word(const char *word)
+{
+    char shown[4096];
+    bool plain = true;
+    show_text(shown, sizeof shown, word);
+    for (const char *p = shown; *p; p++)
+        plain = plain && (isalnum((unsigned char)*p) || strchr("_./-+,:@%=", *p));
+    if (!plain)
+        putchar('\'');
+    for (const char *p = shown; *p; p++)
+        fputs(*p == '\'' ? "'\\''" : (char[]){*p, 0}, stdout);
+    if (!plain)
+        putchar('\'');
+}
+
+/* The first of them by name, and how many more there are. */
+static void print_kind(size_t kind, const struct file_names *names)
+{
+    int n = 0, first = 0;
+    for (int i = names->n - 1; i >= 0; i--)
+        if (fnmatch(kinds[kind].pattern, names->list[i], 0) == 0) {
+            first = i;
+            n++;
+        }
+    if (n == 0)
+        return;
+    char text[128], shown[128];
+    show_text(shown, sizeof shown, names->list[first]);
+    if (n > 1)
+        snprintf(text, sizeof text, "%.100s + %d", shown, n - 1);
+    printf("  %-*s  %s\n", NAMES_COLUMN, n > 1 ? text : shown, kinds[kind].what);
+}
+
+static void print_heading(const char *before, const char *folder)
+{
+    const bool colour = live_has_colour() && terminal_is_at(STDOUT_FILENO);
+    char shown[4096];
+    show_text(shown, sizeof shown, folder);
+    printf("\n%s%s%s:%s\n", colour ? TERMINAL_BOLD : "", before, shown,
+           colour ? TERMINAL_PLAIN : "");
+}
+
+static void print_files(const char *folder)
+{
+    struct file_names names = {0};
+    struct zf_error ignored;
+    if (file_list(folder, &names, &ignored)) {
+        print_heading("In ", folder);
+        for (size_t kind = 0; kind < sizeof kinds / sizeof *kinds; kind++)
+            print_kind(kind, &names);
+    }
+    file_names_free(&names);
+}
+
+/* One that lies beside this one, called as this one was. */
+static void print_program(const char *name)
+{
+    const char *me = program_invocation_name, *slash = strrchr(me, '/');
+    char path[4096];
+    snprintf(path, sizeof path, "%.*s%s", slash ? (int)(slash + 1 - me) : 0, me, name);
+    fputs("  ", stdout);
+    print_word(path);
+    putchar(' ');
+}
+
+/* Whether it has learned to answer in conversations. */
+static bool has_learned_to_talk(const struct run *run)
+{
+    struct chat_template chat = {0};
+    struct zf_error ignored;
+    const bool talks = run->train.learned &&
+                       chat_template_read(&chat, run->tokenizer, "tokenizer", &ignored) &&
+                       chat.family != CHAT_NONE;
+    chat_template_free(&chat);
+    return talks;
+}
+
+static void print_answering(const struct run *run, const char *model)
+{
+    const bool lm = run->task->n_labels == 0;
+    print_program("zf-run");
+    print_word(model);
+    if (lm)
+        puts(has_learned_to_talk(run) ? " --chat \"a question\"" : " \"how a text begins\"");
+    else
+        puts(run->task->pair ? " \"a sentence\" --pair \"another one\"" : " \"a sentence\"");
+}
+
+static void print_resuming(const struct run *run)
+{
+    char path[4096];
+    if (comm_size(run->comm) > 1)
+        printf("  mpirun -n %d", comm_size(run->comm));
+    print_program("zf-train");
+    snprintf(path, sizeof path, "%s/zf_train_config.json", run->config->output_dir);
+    fputs("--config ", stdout);
+    print_word(path);
+    puts(" --resume_from_checkpoint latest");
+}
+
+void summary_print(const struct run *run)
+{
+    const struct config *c = run->config;
+    live_give_way();
+    if (c->output_dir && !run->stopped)
+        print_files(c->output_dir);
+    print_heading("Next", "");
+    if (run->stopped)
+        print_resuming(run);
+    else
+        print_answering(run, c->do_train ? c->output_dir : c->model_name_or_path);
+    live_come_back();
+}
