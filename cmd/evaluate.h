@@ -8,12 +8,12 @@
 
 /* Adds to `results`: eval_loss and the task's metrics in run_glue.py's names (eval_accuracy,
  * eval_matthews_correlation, ..., with "_mm" behind them for MNLI's mismatched split; for language
- * modelling eval_perplexity), the mean of a GLUE task's metrics as eval_combined_score where it has
- * several, eval_samples, eval_runtime in seconds, eval_samples_per_second and
+ * modelling eval_perplexity), the mean of a GLUE task's metrics as eval_combined_score where it
+ * has several, eval_samples, eval_runtime in seconds, eval_samples_per_second and
  * eval_steps_per_second; the split keeps the answers. Fails where what the model gives is not
  * finite: it has no results then. Collective: every rank gets the same numbers, but for times,
- * whatever the number of ranks. Changes nothing in the model. Where run->stoppable holds and a rank
- * is asked to stop, run->stopped does from then on, and nothing is added. */
+ * whatever the number of ranks. Changes nothing in the model. Where run->stoppable holds and a
+ * rank is asked to stop, run->stopped does from then on, and nothing is added. */
 bool evaluate_split(struct run *run, struct eval_split *split, json_t *results,
                     struct zf_error *err);
 

@@ -220,17 +220,12 @@ bool progress_log(struct progress *p, json_t *entry, struct zf_error *err)
     return written;
 }
 
-bool progress_saved(struct progress *p, int step, double epoch, double stopped, double later,
-                    struct zf_error *err)
+bool progress_saved(struct progress *p, json_t *entry, struct zf_error *err)
 {
-    json_t *entry = json_object();
-    json_object_set_new(entry, "step", json_integer(step));
-    json_object_set_new(entry, "epoch", json_real(epoch));
-    json_object_set_new(entry, "checkpoint", json_sprintf("checkpoint-%d", step));
-    json_object_set_new(entry, "save_seconds", json_real(stopped));
-    json_object_set_new(entry, "disk_seconds", json_real(later));
-    log_info("checkpoint %d: training stopped for %.2f s; on the disk %.2f s later", step, stopped,
-             later);
+    log_info("checkpoint %d: training stopped for %.2f s; on the disk %.2f s later",
+             (int)json_integer_value(json_object_get(entry, "step")),
+             json_number_value(json_object_get(entry, "save_seconds")),
+             json_number_value(json_object_get(entry, "disk_seconds")));
     bool written = write_line(p, entry, err);
     json_decref(entry);
     return written;

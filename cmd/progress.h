@@ -24,10 +24,10 @@ void progress_step(struct progress *p, int step, double epoch, double loss, doub
  * than fits 80 columns. Takes the reference. Fails where it cannot be written. */
 bool progress_log(struct progress *p, json_t *entry, struct zf_error *err);
 
-/* A step's checkpoint is on the disk, so many seconds after training went on that had stood still
- * for it: a line of the log, and a sentence. Fails as progress_log does. */
-bool progress_saved(struct progress *p, int step, double epoch, double stopped, double later,
-                    struct zf_error *err);
+/* The entry of a checkpoint that is on the disk: a line of the log, and a sentence. It has "step",
+ * "save_seconds", in which training stood still for it, and "disk_seconds", after which it was
+ * there. Takes the reference. Fails as progress_log does. */
+bool progress_saved(struct progress *p, json_t *entry, struct zf_error *err);
 
 /* Tokens per second over the whole run so far. */
 double progress_tokens_per_second(const struct progress *p);

@@ -268,12 +268,16 @@ static bool drop_oldest(struct trainer *t, int last, struct zf_error *err)
     return comm_all_ok(t->run->comm, ok, err);
 }
 
-/* Only rank 0 logs. */
 static void log_saved(struct trainer *t)
 {
+    json_t *entry = new_entry(t, t->begun_step);
     struct zf_error err;
-    if (t->progress && !progress_saved(t->progress, t->begun_step, epoch_of(t, t->begun_step),
-                                       t->stopped, clock_seconds() - t->went_on, &err))
+    if (!entry)
+        return;
+    json_object_set_new(entry, "checkpoint", json_sprintf("checkpoint-%d", t->begun_step));
+    json_object_set_new(entry, "save_seconds", json_real(t->stopped));
+    json_object_set_new(entry, "disk_seconds", json_real(clock_seconds() - t->went_on));
+    if (!listeners_log(t->listeners, entry, &err) || !progress_saved(t->progress, entry, &err))
         comm_abort(t->run->comm, &err);
 }
 

@@ -155,7 +155,9 @@ static void a_checkpoint_that_is_on_the_disk_is_told(void **state)
     struct zf_error err;
     int kept[] = {capture(stdout, "out"), capture(stderr, "messages")};
     struct progress *p = start(0);
-    assert_works(progress_saved(p, 4, 0.5, 0.375, 6.125, &err), err);
+    json_t *entry = json_pack("{s:i, s:f, s:s, s:f, s:f}", "step", 4, "epoch", 0.5, "checkpoint",
+                              "checkpoint-4", "save_seconds", 0.375, "disk_seconds", 6.125);
+    assert_works(progress_saved(p, entry, &err), err);
     progress_destroy(p);
     release(stdout, kept[0]);
     release(stderr, kept[1]);
