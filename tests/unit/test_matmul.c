@@ -66,8 +66,8 @@ static double seconds(void)
 /* Turns of a few milliseconds, of which the best counts. */
 enum { TURNS = 40, ENOUGH_TURNS = 8 };
 
-/* Whether the gradient of a layer's input, whose weights are read transposed, has nearly the rate of
- * a product with weights as they lie, measured by turns. */
+/* Whether the gradient of a layer's input, which reads the weights transposed, has nearly the rate
+ * of a product with weights as they lie, measured by turns. */
 static void transposed_is_as_fast(void **state)
 {
     (void)state;
@@ -242,8 +242,8 @@ static void check_values(const struct matmul *p)
     free(before);
 }
 
-/* A b that is moved first: turned, whole and in panels, or copied, with lengths that end within what
- * is done at a time. */
+/* A b that is moved first: turned, whole and in panels, or copied, with lengths that end within
+ * what is done at a time. */
 static void moved_operands(void **state)
 {
     (void)state;
