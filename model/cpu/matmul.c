@@ -80,8 +80,8 @@ static bool is_plain(const struct matmul *p)
 }
 
 /* Columns [first, first + n) of c, and what of b they are made of: (k, n), or transposed (n, k),
- * its rows at distance ld. Sums are made in runs of the inner length, each added to those before
- * it: `run` of it at most, and within that as oneDNN does. */
+ * rows at distance ld. Sums are made in runs of at most `run` of the inner length, each added to
+ * those before it, and within a run as oneDNN does. */
 struct panel {
     int first, n;
     const float *b;
@@ -136,23 +136,38 @@ static void multiply_panel(float *c, const float *a, const struct panel *panel,
  * packing is slow. It goes in panels of so many elements, which is the memory that it needs.
  *
  * - A transposed b is turned: its columns are far apart in memory.
- * - Where b's rows begin a whole number of pages apart, oneDNN packs b, and elsewhere it does not,
- *   on these conditions. It packs runs of 384 and adds up their sums, and so it does of a
- *   transposed b with rows a whole number of KiB apart; of what is moved the same sums are made. */
+ * - A b with rows a whole number of pages apart is copied to where they are not: under the
+ *   conditions below oneDNN would pack it, where of others it reads the rows as they lie.
+ *
+ * Where oneDNN packs, it sums up runs of 384; it does also of a transposed b with rows a whole
+ * number of KiB apart. What is moved is summed up in the same runs, so that its bits stay. */
 #define PANEL_ELEMENTS ((size_t)4 << 20)
-#define PANEL_PADDING  16 /* rows of a panel are not pages apart */
-#define TURNED         16 /* rows and columns of b that are turned at a time: lines of the cache */
+#define ENOUGH_COLUMNS 256 /* of a panel: tiles of fewer would pack too much of a */
+#define PANEL_PADDING  16  /* rows of a panel are not pages apart */
+#define TURNED         16  /* rows and columns of b that are turned at a time: lines of the cache */
 #define PAGE_ELEMENTS  1024
 #define PACKED_ROWS    100 /* of c, more than */
 #define PACKED_INNER   500 /* length, more than */
 #define PACKED_UNIT    256
 #define PACKED_RUN     384
 
+/* Columns of a panel. */
+static int panel_columns(const struct matmul *p)
+{
+    const size_t most = PANEL_ELEMENTS / (size_t)p->k / TURNED * TURNED;
+    return (size_t)p->n < most ? p->n : (int)most;
+}
+
 static bool is_moved(const struct matmul *p)
 {
     const struct tiles t = cut(p->m, p->n);
-    const bool packed = p->trans_a || (t.rows > PACKED_ROWS && p->k > PACKED_INNER);
-    return p->k > 0 && t.n_down > 1 && (p->trans_b || (p->n % PAGE_ELEMENTS == 0 && packed));
+    if (p->k == 0 || t.n_down == 1 || panel_columns(p) < min_int(p->n, ENOUGH_COLUMNS))
+        return false;
+    if (p->trans_b)
+        return true;
+    if (p->trans_a) /* where a's rows are pages apart too, it is better packed */
+        return p->n % PAGE_ELEMENTS == 0 && p->m % PAGE_ELEMENTS != 0;
+    return p->n % PAGE_ELEMENTS == 0 && t.rows > PACKED_ROWS && p->k > PACKED_INNER;
 }
 
 static int run_of_moved(const struct matmul *p)
@@ -194,8 +209,7 @@ static void move_panel(float *dst, size_t ld, const float *b, const struct matmu
 static void multiply_moved(struct stream *s, float *c, const float *a, const float *b,
                            const struct matmul *p, bool accumulate)
 {
-    const int most = (int)(PANEL_ELEMENTS / (size_t)p->k / TURNED) * TURNED;
-    const int columns = min_int(p->n, most < TURNED ? TURNED : most);
+    const int columns = panel_columns(p);
     const size_t ld = (size_t)columns + PANEL_PADDING;
     float *moved = cpu_scratch(s, ld * p->k);
     for (int first = 0; first < p->n; first += columns) {

@@ -66,7 +66,7 @@ static double seconds(void)
 /* Turns of a few milliseconds, of which the best counts. */
 enum { TURNS = 40, ENOUGH_TURNS = 8 };
 
-/* Whether the gradient of a layer's input, whose weights are read transposed, has nearly the rate
+/* Whether the gradient of a layer's input, which reads the weights transposed, has nearly the rate
  * of a product with weights as they lie, measured by turns. */
 static void transposed_is_as_fast(void **state)
 {
