@@ -6,13 +6,15 @@
 need tmux script strace python3
 
 printf '%s\n' "set -g remain-on-exit on" "set -g status off" >"$scratch/tmux.conf"
+terminals=0
 mux() {
-    tmux -L "zf-$$" -f "$scratch/tmux.conf" "$@"
+    tmux -L "zf-$$-$terminals" -f "$scratch/tmux.conf" "$@"
 }
 trap 'mux kill-server 2>/dev/null || true; rm -rf "$scratch"' EXIT
 
 start() { # start COLUMNS COMMAND...: on a terminal so wide and 40 lines high
     mux kill-server 2>/dev/null || true
+    terminals=$((terminals + 1)) # a server that ends takes its time
     mux new-session -d -x "$1" -y 40 "$(printf '%q ' "${@:2}")"
 }
 shows() { # shows PATTERN: within a minute the last line on the screen is such
