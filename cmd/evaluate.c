@@ -85,7 +85,7 @@ static struct outcome visit(struct run *run, const struct eval_split *split, con
     float *logits = zf_malloc(sizeof(float) * (size_t)step * (size_t)n_labels);
     trace_begin(run->trace, TRACE_HOST, name);
     trace_begin(run->trace, TRACE_DEVICE, name);
-    live_stage(name, n);
+    live_stage(strcmp(name, "predict") == 0 ? "predicting" : "evaluating", n);
     place_work(true);
     for (int begin = 0; begin < n && !must_stop(run); begin += step * size) {
         const int first = begin + comm_rank(run->comm) * step;
@@ -183,7 +183,7 @@ bool evaluate_split(struct run *run, struct eval_split *split, json_t *results,
     const char *suffix = split->split == GLUE_DEV_MISMATCHED ? "_mm" : "";
     double start = clock_seconds();
     struct outcome o;
-    if (!run_split(run, split, "evaluating", &o, err))
+    if (!run_split(run, split, "evaluate", &o, err))
         return false;
     if (run->stopped) {
         free_outcome(&o);
@@ -272,7 +272,7 @@ static bool write_predictions(const struct run *run, const struct eval_split *sp
 bool predict_split(struct run *run, const struct eval_split *split, struct zf_error *err)
 {
     struct outcome o;
-    if (!run_split(run, split, "predicting", &o, err))
+    if (!run_split(run, split, "predict", &o, err))
         return false;
     bool ok = comm_rank(run->comm) != 0 || write_predictions(run, split, o.predictions, err);
     free_outcome(&o);

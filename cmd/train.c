@@ -289,8 +289,10 @@ static bool follow_saving(struct trainer *t, bool wait, struct zf_error *err)
     if (!t->saving)
         return true;
     if (wait)
-        place_at("saving a checkpoint");
+        live_stage("saving a checkpoint", 0);
     const bool ok = saving_go_on(t->saving, wait, &done, err);
+    if (wait)
+        live_stage_end();
     if (ok && !done)
         return true;
     saving_free(t->saving);
@@ -321,7 +323,6 @@ static bool save(struct trainer *t, struct zf_error *err)
     trace_begin(t->run->trace, TRACE_HOST, "save");
     if (await_saving(t, err)) {
         engine_settle(t->run->engine);
-        place_at("saving a checkpoint");
         live_stage("saving a checkpoint", 0);
         t->begun_step = s->step;
         t->saving = checkpoint_save(t->run, s, err);

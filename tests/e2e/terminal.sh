@@ -6,13 +6,15 @@
 need tmux script strace python3
 
 printf '%s\n' "set -g remain-on-exit on" "set -g status off" >"$scratch/tmux.conf"
+terminals=0
 mux() {
-    tmux -L "zf-$$" -f "$scratch/tmux.conf" "$@"
+    tmux -L "zf-$$-$terminals" -f "$scratch/tmux.conf" "$@"
 }
 trap 'mux kill-server 2>/dev/null || true; rm -rf "$scratch"' EXIT
 
 start() { # start COLUMNS COMMAND...: on a terminal so wide and 40 lines high
     mux kill-server 2>/dev/null || true
+    terminals=$((terminals + 1)) # a server that ends takes its time
     mux new-session -d -x "$1" -y 40 "$(printf '%q ' "${@:2}")"
 }
 shows() { # shows PATTERN: within a minute the last line on the screen is such
@@ -106,7 +108,7 @@ lines = open(sys.argv[1]).read().split("\n")
 steps = [line for line in lines if re.search(r"\d/1,000,000|tokens/s", line)]
 assert steps, lines
 for line in steps:
-    found = re.match(r"step ([\d,]+)/1,000,000  (epoch|loss)", line)
+    found = re.match(r"(?:\^C)?step ([\d,]+)/1,000,000  (epoch|loss)", line)
     assert found and int(found[1].replace(",", "")) % 5 == 0, line
 assert any(line.startswith("stopped by SIGINT; ") for line in lines), lines
 END
@@ -130,13 +132,6 @@ END
 start 100 "${slow[@]}"
 check "at the start: what takes its time" shows "^reading the data  0:[0-9]+$"
 check "evaluation: how far it is" shows "^evaluating  [0-9,]+ of 800,000  [0-9.]+%  [0-9:]+ left$"
-# One of a checkpoint's files takes three seconds, and one of the model's.
-start 100 strace -f -qq -o "$scratch/calls" -e trace=rename -e inject=rename:delay_enter=3000000:when=3+8 "${short[@]}" \
-    --max_steps 4 --eval_strategy no --save_strategy steps --save_steps 4 --output_dir "$scratch/slow"
-check "a checkpoint that takes its time" shows "^step 4/4  saving a checkpoint  0:0[0-9]$"
-check "a model that takes its time" shows "^step 4/4  writing the model  0:0[0-9]$"
-check "and the end" ended
-
 # Colour, and none.
 sent() { # sent COMMAND...: what a terminal of 100 columns is sent
     script -qec "stty cols 100; $(printf '%q ' "$@")" /dev/null </dev/null >"$scratch/sent" 2>&1
@@ -169,16 +164,6 @@ lines = open(sys.argv[1]).read().split("\n")
 assert lines[-3] == "Next:" and lines[-1] == "", lines[-4:]
 END
 
-slowly=(strace -f -qq -o "$scratch/calls" -e trace=rename -e inject=rename:delay_enter=12000000:when=3 "${short[@]}"
-    --max_steps 4 --eval_strategy no --save_strategy steps --save_steps 4 --output_dir "$scratch/slow")
-check "in a pipe: a checkpoint that takes its time" "${slowly[@]}"
-cp "$scratch/check.log" "$scratch/piped"
-check "in a pipe: it is told" grep -Eq '^step 4/4  saving a checkpoint  0:1[0-9]$' "$scratch/piped"
-check "in a pipe: once" test "$(grep -c saving "$scratch/piped")" = 1
-check "by way of tee" start 100 bash -c "$(printf '%q ' "${short[@]}") --max_steps 400 --logging_steps 50 | tee $scratch/tee"
-check "by way of tee: it ends" ended
-check "by way of tee: whole lines" bash -c "grep -E 'step [0-9]|tokens/s' $scratch/screen | grep -v global_step | diff - <(grep -E '^step ' $scratch/tee)"
-
 # A command that is to be typed takes names with blanks. What is of use there is told, whoever has made it.
 mkdir "$scratch/its own"
 touch "$scratch/its own/"{report.html,predict_results.txt,predict_results_2.txt,notes.txt}
@@ -191,4 +176,24 @@ check "what is there: checkpoints" grep -q '^  checkpoint-1  *to go on from' "$s
 check "what is there: nothing else" not grep -q 'notes.txt' "$scratch/printed"
 command=$(sed -n '/^Next:/{n;p}' "$scratch/printed")
 check "a folder with blanks: what comes next works" bash -c "$command"
+
+# What takes its time, or depends on others': a checkpoint on a slow disk.
+slowly() { # slowly SECONDS: $command is such a run
+    command=(strace -f -qq -o "$scratch/calls" -P "$scratch/slow/tmp-checkpoint-4" -e trace=fsync
+        -e inject=fsync:delay_enter="$1"000000:when=1 "${short[@]}" --max_steps 4 --eval_strategy no
+        --save_strategy steps --save_steps 4 --output_dir "$scratch/slow")
+}
+if [ "${ZF_LONG:-0}" = 1 ]; then
+    slowly 3
+    start 100 "${command[@]}"
+    check "a checkpoint that takes its time" shows "^step 4/4  saving a checkpoint  0:0[0-9]$"
+    check "and the end" ended
+    slowly 12
+    check "in a pipe: a checkpoint that takes its time" "${command[@]}"
+    cp "$scratch/check.log" "$scratch/piped"
+    check "in a pipe: it is told of once" test "$(grep -Ec '^step 4/4  saving a checkpoint  0:1[0-9]$' "$scratch/piped")" = 1
+    start 100 bash -c "$(printf '%q ' "${short[@]}") --max_steps 400 --logging_steps 50 | tee $scratch/tee"
+    check "by way of tee: it ends" ended
+    check "by way of tee: whole lines" bash -c "grep -E 'step [0-9]|tokens/s' $scratch/screen | diff - <(grep -E '^step ' $scratch/tee)"
+fi
 finish

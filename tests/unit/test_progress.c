@@ -269,28 +269,36 @@ static char *drawn_by(void (*act)(void))
     return read_file("err");
 }
 
+/* Until the terminal has been sent this, at most half a minute. */
+static void await(const char *text)
+{
+    bool found = false;
+    for (int i = 0; i < 1500 && !found; i++) {
+        usleep(20000);
+        char *shown = read_file("err");
+        found = strstr(shown, text) != NULL;
+        free(shown);
+    }
+    assert_true(found);
+}
+
 static void ten_steps(void)
 {
     struct progress *p = start(0);
-    for (int step = 1; step <= 10; step++) {
+    for (int step = 1; step <= 10; step++)
         progress_step(p, step, step / 10.0, 0.25, 1e-3, 0.004, 100);
-        usleep(30000);
-    }
     assert_true(progress_tokens_per_second(p) > 0);
-    usleep(200000);
+    if (live_is_drawn())
+        await("step 10/10  epoch 1.00  loss 0.2500  ");
     progress_destroy(p);
 }
 
-/* It is redrawn in place, a few times a second, the last step's too, and cleared at the end. */
+/* It is redrawn in place, a few times a second, and cleared at the end. */
 static void the_live_line(void **state)
 {
     (void)state;
     char *shown = drawn_by(ten_steps);
-    int n = 0;
-    for (char *p = shown; (p = strstr(p, "step ")); p++)
-        n++;
-    assert_in_range(n, 2, 8);
-    assert_non_null(strstr(shown, "step 10/10  epoch 1.00  loss 0.2500  "));
+    assert_null(strstr(shown, "step 3/10")); /* but not at each step */
     assert_non_null(strstr(shown, "99.6% computing"));
     assert_null(strchr(shown, '\n'));
     const size_t length = strlen(shown);
@@ -303,9 +311,10 @@ static void a_message(void)
 {
     struct progress *p = start(0);
     progress_step(p, 5, 0.5, 0.25, 1e-3, -1, 100);
-    usleep(200000);
+    await("step 5/10 ");
     log_info("a message");
-    usleep(300000); /* standard output is no terminal, so the line waits a moment */
+    progress_step(p, 6, 0.6, 0.25, 1e-3, -1, 100);
+    await("step 6/10 ");
     progress_destroy(p);
 }
 
@@ -316,7 +325,7 @@ static void a_message_stays_above_the_live_line(void **state)
     char *shown = drawn_by(a_message);
     char *message = strstr(shown, "\r\033[Ja message\n\r");
     assert_non_null(message);
-    assert_non_null(strstr(message, "step 5/10 "));
+    assert_null(strstr(message, "\n\n"));
     free(shown);
 }
 
@@ -324,11 +333,12 @@ static void a_stage(void)
 {
     struct progress *p = start(0);
     live_stage("evaluating", 2000);
-    usleep(300000);
     live_stage_done(1000);
-    usleep(900000);
+    await("step 0/10  evaluating  1,000 of 2,000  50.0%  0:0");
+    await(" left");
     live_stage("saving", 0);
-    usleep(1300000);
+    await("step 0/10  saving  0:0");
+    live_stage("at once", 0);
     live_stage_end();
     progress_destroy(p);
 }
@@ -337,9 +347,7 @@ static void a_long_stage_is_told(void **state)
 {
     (void)state;
     char *shown = drawn_by(a_stage);
-    assert_non_null(strstr(shown, "step 0/10  evaluating  1,000 of 2,000  50.0%  0:01 left"));
-    assert_non_null(strstr(shown, "step 0/10  saving  0:01"));
-    assert_null(strstr(shown, "evaluating  0 of")); /* as long as it is not long */
+    assert_null(strstr(shown, "at once"));
     free(shown);
 }
 
