@@ -87,7 +87,7 @@ random_kills() { # random_kills RANKS MOMENTS
     launch "$n" "$scratch/random"
     ended && [ $faults = 0 ]
 }
-for n in 1 2 4; do
+for n in $sizes; do
     check "$moments random moments on $n rank(s)" random_kills $n $moments
     grep -v '^ok' "$scratch/check.log" | tail -n 5 || true
 done
