@@ -22,7 +22,8 @@ struct saving *saving_begin(const struct run *run, int step, struct file_batch f
 /* Begins to remove what checkpoint_remove_oldest removes. */
 struct saving *saving_remove_oldest(const struct run *run, int newest, int best_step);
 /* How far it has come; wait: until it is over. *done: the checkpoint is there, and on the disk; or
- * the others are gone. A fault on any rank is a fault on all, once, and then there is none. Collective. */
+ * the others are gone. A fault on any rank is a fault on all, once, and then there is none.
+ * Collective. */
 bool saving_go_on(struct saving *s, bool wait, bool *done, struct zf_error *err);
 /* Once it is over. */
 void saving_free(struct saving *s);
