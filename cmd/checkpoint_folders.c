@@ -141,7 +141,7 @@ bool checkpoint_find_last(struct comm *comm, const char *output_dir, char **foun
                           struct zf_error *err)
 {
     struct steps steps;
-    struct zf_error why, newest = {""};
+    struct zf_error why, newest = {0};
     *found = NULL;
     if (!share_steps(comm, output_dir, &steps, err))
         return false;

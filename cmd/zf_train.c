@@ -1,8 +1,10 @@
 /* zf-train: fine-tunes GPT models on GLUE. Alone, or one process a rank under mpirun. */
+#include "cmd/about.h"
 #include "cmd/agree.h"
 #include "cmd/config/config.h"
 #include "cmd/launch.h"
 #include "cmd/live.h"
+#include "cmd/manual/manual.h"
 #include "cmd/openmp_spin.h"
 #include "cmd/plan.h"
 #include "cmd/run.h"
@@ -10,7 +12,6 @@
 #include "cmd/stop.h"
 #include "data/log.h"
 #include "data/terminal.h"
-#include "model/device/device.h"
 #include "offload/comm/comm.h"
 #include "offload/comm/watch.h"
 
@@ -34,18 +35,24 @@ static bool work(struct config *config, struct comm *comm, int *status, struct z
     return ok;
 }
 
+static void print_help(void)
+{
+    struct manual *m = manual_of_train();
+    manual_print_help(m, stdout);
+    manual_free(m);
+}
+
 static bool act(struct config *config, struct comm *comm, int *status, struct zf_error *err)
 {
     bool first = comm_rank(comm) == 0;
     switch (config->action) {
     case CONFIG_HELP:
         if (first)
-            config_print_help(stdout);
+            print_help();
         return true;
     case CONFIG_VERSION:
         if (first)
-            printf("zf-train " ZF_VERSION " (matrix products on CPUs: %s)\n",
-                   device_cpu_products());
+            about_print_version("zf-train");
         return true;
     case CONFIG_PRINT:
         if (first)
@@ -61,7 +68,7 @@ int main(int argc, char **argv)
 {
     openmp_spin_briefly(argv);
     stop_listen();
-    struct zf_error err = {""};
+    struct zf_error err = {0};
     struct config config = {0};
     bool open = standard_streams_begin(&err);
     struct comm *comm = comm_create();
@@ -72,10 +79,12 @@ int main(int argc, char **argv)
     ok = ok && agree_on_start(comm, &config, &err);
     ok = ok && act(&config, comm, &status, &err) &&
          comm_all_ok(comm, standard_streams_end(&err), &err);
-    stop_finish(ok ? status : 1);
+    if (!ok)
+        status = about_status(&err);
+    stop_finish(status);
     if (!ok && comm_rank(comm) == 0)
         fprintf(stderr, "zf-train: %s\n", err.text);
     config_free(&config);
     comm_destroy(comm);
-    return ok ? status : 1;
+    return status;
 }

@@ -11,9 +11,13 @@
 struct zf_error {
     char text[1024]; /* the sentence, without a final newline, fit to be shown (data/show.h); longer
                         ones are cut */
+    bool usage;      /* what is wrong stands on the command line, or is missing there */
 };
 
 /* Writes the sentence and returns false, so that a caller can say `return zf_fail(err, ...)`. */
 bool zf_fail(struct zf_error *err, const char *format, ...) __attribute__((format(printf, 2, 3)));
+/* The same of the command line, whose faults have an exit status of their own. */
+bool zf_fail_usage(struct zf_error *err, const char *format, ...)
+    __attribute__((format(printf, 2, 3)));
 
 #endif

@@ -20,9 +20,9 @@
 set -euo pipefail
 root=$(cd "$(dirname "${BASH_SOURCE[0]}")/.." && pwd)
 
-fail() {
+usage() {
     echo "finetune_gpt_glue.sh: $1" >&2
-    exit 1
+    exit 2
 }
 
 if [ -f "$root/CMakeLists.txt" ]; then
@@ -36,9 +36,9 @@ if [ -z "${TASK:-}${GLUE_DIR:-}${MODEL_DIR:-}" ]; then
         --tokenizer_name "$root/data/sample/tokenizer" --output_dir "${OUTPUT_DIR:-$output/sample}"
         --overwrite_output_dir)
 else
-    [ -n "${TASK:-}" ] || fail "TASK is not set: name a GLUE task, such as TASK=CoLA"
-    [ -n "${GLUE_DIR:-}" ] || fail "GLUE_DIR is not set: name the folder that scripts/download_glue.sh made"
-    [ -n "${MODEL_DIR:-}" ] || fail "MODEL_DIR is not set: name the folder that scripts/download_gpt2.sh made"
+    [ -n "${TASK:-}" ] || usage "TASK is not set: name a GLUE task, such as TASK=CoLA"
+    [ -n "${GLUE_DIR:-}" ] || usage "GLUE_DIR is not set: name the folder that scripts/download_glue.sh made"
+    [ -n "${MODEL_DIR:-}" ] || usage "MODEL_DIR is not set: name the folder that scripts/download_gpt2.sh made"
     options=(--config "${CONFIG:-$root/configs/zenflow.json}" --task_name "$TASK" --data_dir "$GLUE_DIR"
         --model_name_or_path "$MODEL_DIR" --output_dir "${OUTPUT_DIR:-$output/$TASK}")
 fi

@@ -14,13 +14,14 @@ packages=(gcc g++ cmake ninja-build pkg-config libopenmpi-dev openmpi-bin libdnn
 case "${1:-}" in
 "") ;;
 --tests)
-    packages+=(libcmocka-dev clang clang-format libclang-rt-dev libomp-dev valgrind shellcheck strace tmux xxhash curl unzip zip python3)
+    packages+=(libcmocka-dev clang clang-format libclang-rt-dev libomp-dev valgrind shellcheck strace tmux xxhash curl unzip zip python3
+        dpkg-dev file debootstrap zsh mandoc)
     # A browser for the report; Ubuntu has none among its packages.
     ! grep -q '^ID=debian' /etc/os-release || packages+=(chromium)
     ;;
 *)
     echo "setup.sh: unknown argument '$1': the only one is --tests" >&2
-    exit 1
+    exit 2
     ;;
 esac
 

@@ -15,7 +15,7 @@ case $#,$ring in
 0,full | 1,fast | 1,full | 1,long) ;;
 *)
     echo "test.sh: \"$*\" is no ring of tests: fast, full or long is expected" >&2
-    exit 1
+    exit 2
     ;;
 esac
 bash scripts/setup.sh --tests

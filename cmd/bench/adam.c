@@ -51,7 +51,7 @@ static const struct bench_option option_table[] = {
     {"--json", "FILE", BENCH_TEXT, FIELD(json), 0, 0, "write every round's seconds there"},
 #undef FIELD
 };
-static const struct bench_options options_of_adam = {
+const struct bench_options bench_adam_options = {
     "adam", "The engine's host updates beside a triad.", option_table,
     sizeof option_table / sizeof *option_table,
     "  threads    of the host\n"
@@ -106,7 +106,7 @@ static bool find_paths(struct options *o, struct zf_error *err)
             return host_adam_path_runs(i) ||
                    zf_fail(err, "adam: this machine has no %s, which --path asks for", text);
         }
-    return zf_fail(err, "adam: --path is \"%s\", but it is portable, avx2 or avx512", text);
+    return zf_fail_usage(err, "adam: --path is \"%s\", but it is portable, avx2 or avx512", text);
 }
 
 ZF_SIMD
@@ -363,7 +363,8 @@ static bool measure_all(const struct options *o, json_t *lines, struct zf_error 
 bool bench_adam(int argc, char **argv, struct zf_error *err)
 {
     struct options o = {.parameters = 100000000, .interval = 4, .repeats = 9};
-    if (!bench_options_read(&options_of_adam, argc, argv, &o, &o.help, err) || !find_paths(&o, err))
+    if (!bench_options_read(&bench_adam_options, argc, argv, &o, &o.help, err) ||
+        !find_paths(&o, err))
         return false;
     if (o.help)
         return true;

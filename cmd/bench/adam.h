@@ -10,8 +10,9 @@
 #ifndef ZF_CMD_BENCH_ADAM_H
 #define ZF_CMD_BENCH_ADAM_H
 
-#include "data/error.h"
+#include "cmd/bench/options.h"
 
 bool bench_adam(int argc, char **argv, struct zf_error *err);
+extern const struct bench_options bench_adam_options;
 
 #endif

@@ -20,7 +20,7 @@ struct device *bench_device(const char *benchmark, const char *name, int threads
         return device_cpu(threads);
     if (strcmp(name, "cuda") == 0 || strcmp(name, "auto") == 0)
         return device_cuda(devices > 0 ? local_rank % devices : 0, err);
-    zf_fail(err, "%s: --device is \"%s\", but it is cuda, cpu or auto", benchmark, name);
+    zf_fail_usage(err, "%s: --device is \"%s\", but it is cuda, cpu or auto", benchmark, name);
     return NULL;
 }
 

@@ -36,7 +36,7 @@ static const struct bench_option option_table[] = {
     {"--json", "FILE", BENCH_TEXT, FIELD(json), 0, 0, "write all figures there"},
 #undef FIELD
 };
-static const struct bench_options options_of_kernels = {
+const struct bench_options bench_kernels_options = {
     "kernels", "Each operator's time, bytes, FLOPs and share of what the device can do.",
     option_table, sizeof option_table / sizeof *option_table,
     "  operator   with its direction, forward if none is said\n"
@@ -175,15 +175,15 @@ bool bench_kernels(int argc, char **argv, struct zf_error *err)
         .dropout = 0.1,
     };
     struct gpt_config config;
-    if (!bench_options_read(&options_of_kernels, argc, argv, &o, &o.help, err))
+    if (!bench_options_read(&bench_kernels_options, argc, argv, &o, &o.help, err))
         return false;
     if (o.help)
         return true;
     if (!gpt_config_preset(&config, o.preset, err))
         return false;
     if (o.length > config.n_positions)
-        return zf_fail(err, "kernels: --length is %d, but %s has %d positions", o.length, o.preset,
-                       config.n_positions);
+        return zf_fail_usage(err, "kernels: --length is %d, but %s has %d positions", o.length,
+                             o.preset, config.n_positions);
     struct device *device = bench_device("kernels", o.device, o.threads, 0, err);
     return device && measure(&o, &config, device, err);
 }

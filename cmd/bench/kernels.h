@@ -7,8 +7,9 @@
 #ifndef ZF_CMD_BENCH_KERNELS_H
 #define ZF_CMD_BENCH_KERNELS_H
 
-#include "data/error.h"
+#include "cmd/bench/options.h"
 
 bool bench_kernels(int argc, char **argv, struct zf_error *err);
+extern const struct bench_options bench_kernels_options;
 
 #endif

@@ -42,7 +42,7 @@ static const struct bench_option option_table[] = {
     {"--json", "FILE", BENCH_TEXT, FIELD(json), 0, 0, "write the machine file there"},
 #undef FIELD
 };
-static const struct bench_options options_of_machine = {
+const struct bench_options bench_machine_options = {
     "machine", "Measures this machine for plans. Under mpirun -n N: as each of N ranks has it.",
     option_table, sizeof option_table / sizeof *option_table,
     "  products   the rate of the largest matrices\n"
@@ -248,7 +248,7 @@ static bool measure_and_tell(const struct options *o, struct comm *comm, struct 
 bool bench_machine(int argc, char **argv, struct zf_error *err)
 {
     struct options o = {.device = "auto", .rounds = 9, .sizes = N_SIDES};
-    if (!bench_options_read(&options_of_machine, argc, argv, &o, &o.help, err))
+    if (!bench_options_read(&bench_machine_options, argc, argv, &o, &o.help, err))
         return false;
     if (o.help)
         return true;

@@ -3,8 +3,9 @@
 #ifndef ZF_CMD_BENCH_MACHINE_H
 #define ZF_CMD_BENCH_MACHINE_H
 
-#include "data/error.h"
+#include "cmd/bench/options.h"
 
 bool bench_machine(int argc, char **argv, struct zf_error *err);
+extern const struct bench_options bench_machine_options;
 
 #endif

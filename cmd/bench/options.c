@@ -15,9 +15,9 @@ static bool set_number(const struct bench_options *options, const struct bench_o
     bool whole = option->kind == BENCH_WHOLE;
     if (!*text || *end || !(value >= option->least && value <= option->greatest) ||
         (whole && value != floor(value)))
-        return zf_fail(err, "%s: %s is \"%s\", but it is a %s from %.10g to %.10g",
-                       options->benchmark, option->name, text, whole ? "whole number" : "number",
-                       option->least, option->greatest);
+        return zf_fail_usage(err, "%s: %s is \"%s\", but it is a %s from %.10g to %.10g",
+                             options->benchmark, option->name, text,
+                             whole ? "whole number" : "number", option->least, option->greatest);
     if (whole)
         *(int *)field = (int)value;
     else
@@ -55,16 +55,16 @@ bool bench_options_read(const struct bench_options *options, int argc, char **ar
         }
         const struct bench_option *option = find_option(options, argv[i]);
         if (!option)
-            return zf_fail(err, "%s: there is no option %s (see zf-bench %s --help)",
-                           options->benchmark, argv[i], options->benchmark);
+            return zf_fail_usage(err, "%s: there is no option %s (see zf-bench %s --help)",
+                                 options->benchmark, argv[i], options->benchmark);
         void *field = (char *)fields + option->offset;
         if (option->kind == BENCH_FLAG) {
             *(bool *)field = true;
             continue;
         }
         if (++i == argc)
-            return zf_fail(err, "%s: %s is the last word, but it takes a value", options->benchmark,
-                           option->name);
+            return zf_fail_usage(err, "%s: %s is the last word, but it takes a value",
+                                 options->benchmark, option->name);
         if (option->kind == BENCH_TEXT)
             *(const char **)field = argv[i];
         else if (!set_number(options, option, argv[i], field, err))

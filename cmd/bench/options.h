@@ -26,7 +26,7 @@ struct bench_options {
     const char *about;     /* what it does, for --help */
     const struct bench_option *table;
     size_t n;
-    const char *columns; /* lines that explain those of what it prints, for --help */
+    const char *columns; /* lines that explain those of what it prints; or NULL */
 };
 
 /* Sets the fields that the words name; argv[0] is passed over. --help prints the options, sets

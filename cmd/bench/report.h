@@ -2,8 +2,10 @@
 #ifndef ZF_CMD_BENCH_REPORT_H
 #define ZF_CMD_BENCH_REPORT_H
 
-#include "data/error.h"
+#include "cmd/bench/options.h"
 
+/* Folders come first, then options. */
 bool bench_report(int argc, char **argv, struct zf_error *err);
+extern const struct bench_options bench_report_options; /* for its manual */
 
 #endif

@@ -95,7 +95,7 @@ static const struct bench_option option_table[] = {
     {"--json", "FILE", BENCH_TEXT, FIELD(json), 0, 0, "write all figures there"},
 #undef FIELD
 };
-static const struct bench_options options_of_train = {
+const struct bench_options bench_train_options = {
     "train", "Synthetic training steps: what one takes, moves and holds.", option_table,
     sizeof option_table / sizeof *option_table,
     "  S          steps of a window: how often a channel that waits is updated\n"
@@ -278,10 +278,11 @@ static bool find_method(const struct options *o, enum train_kind *kind, struct z
     for (*kind = 0; *kind < TRAIN_N_KINDS; ++*kind)
         if (strcmp(train_kind_name(*kind), o->method) == 0)
             return true;
-    return zf_fail(err,
-                   "train: --method is \"%s\", but it is resident, offload, burst, staggered or "
-                   "auto",
-                   o->method);
+    return zf_fail_usage(
+        err,
+        "train: --method is \"%s\", but it is resident, offload, burst, staggered or "
+        "auto",
+        o->method);
 }
 
 /* The preset in another size. */
@@ -294,8 +295,9 @@ static bool shape_model(const struct options *o, struct gpt_config *config, stru
     if (o->width == 0)
         return true;
     if (o->width % group_width != 0)
-        return zf_fail(err, "train: --width is %d, but it is a multiple of the preset's heads, %d",
-                       o->width, group_width);
+        return zf_fail_usage(err,
+                             "train: --width is %d, but it is a multiple of the preset's heads, %d",
+                             o->width, group_width);
     config->n_inner = (int)((long long)o->width * config->n_inner / config->n_embd);
     config->n_embd = o->width;
     config->n_head = o->width / heads.head_dim;
@@ -312,16 +314,17 @@ static bool configure_model(struct options *o, struct gpt_config *config, struct
     if (strcmp(o->head, "classify") == 0)
         config->head = GPT_HEAD_CLASSIFY;
     else if (strcmp(o->head, "lm") != 0)
-        return zf_fail(err, "train: --head is \"%s\", but it is lm or classify", o->head);
+        return zf_fail_usage(err, "train: --head is \"%s\", but it is lm or classify", o->head);
     if (o->dropout >= 0)
         config->embd_pdrop = config->attn_pdrop = config->resid_pdrop = (float)o->dropout;
     if (!o->lengths && o->length > config->n_positions)
-        return zf_fail(err, "train: --length is %d, but %s has %d positions", o->length, o->preset,
-                       config->n_positions);
+        return zf_fail_usage(err, "train: --length is %d, but %s has %d positions", o->length,
+                             o->preset, config->n_positions);
     struct zenflow_config *z = &o->config.zenflow;
     if (z->apply_lag > z->update_interval)
-        return zf_fail(err, "train: --apply_lag is %d, but it is at most --update_interval, %d",
-                       z->apply_lag, z->update_interval);
+        return zf_fail_usage(err,
+                             "train: --apply_lag is %d, but it is at most --update_interval, %d",
+                             z->apply_lag, z->update_interval);
     return true;
 }
 
@@ -332,16 +335,17 @@ static bool configure_places(struct options *o, struct zf_error *err)
     const int open = o->fit ? CONFIG_AUTO : false;
     const bool on_host = o->accumulate && strcmp(o->accumulate, "host") == 0;
     if (o->accumulate && !on_host && strcmp(o->accumulate, "device") != 0)
-        return zf_fail(err, "train: --accumulate is \"%s\", but it is device or host",
-                       o->accumulate);
+        return zf_fail_usage(err, "train: --accumulate is \"%s\", but it is device or host",
+                             o->accumulate);
     if (!o->compare && strcmp(o->method, train_kind_name(TRAIN_RESIDENT)) == 0 &&
         (o->offload_param > 0 || on_host || o->offload))
-        return zf_fail(err,
-                       "train: %s puts something on the host, but with --method resident all is on "
-                       "the device: choose another method",
-                       o->offload_param > 0 ? "--offload_param"
-                       : on_host            ? "--accumulate host"
-                                            : "--offload");
+        return zf_fail_usage(
+            err,
+            "train: %s puts something on the host, but with --method resident all is on "
+            "the device: choose another method",
+            o->offload_param > 0 ? "--offload_param"
+            : on_host            ? "--accumulate host"
+                                 : "--offload");
     c->zenflow.accumulate = on_host                    ? ZENFLOW_ACCUMULATE_HOST
                             : o->accumulate || !o->fit ? ZENFLOW_ACCUMULATE_DEVICE
                                                        : ZENFLOW_ACCUMULATE_AUTO;
@@ -366,8 +370,9 @@ static bool configure_batch(struct options *o, int ranks, struct zf_error *err)
     if (o->batch == 0)
         return true;
     if (o->batch % ranks != 0)
-        return zf_fail(err, "train: --train_batch_size is %d, but it is a multiple of the %d ranks",
-                       o->batch, ranks);
+        return zf_fail_usage(
+            err, "train: --train_batch_size is %d, but it is a multiple of the %d ranks", o->batch,
+            ranks);
     c->per_device_train_batch_size = o->batch / ranks;
     c->gradient_accumulation_steps = 1;
     c->divides_batch = o->fit;
@@ -572,7 +577,7 @@ bool bench_train(int argc, char **argv, struct zf_error *err)
         .dropout = -1,
     };
     set_defaults(&o);
-    bool ok = bench_options_read(&options_of_train, argc, argv, &o, &o.help, err);
+    bool ok = bench_options_read(&bench_train_options, argc, argv, &o, &o.help, err);
     ok = ok && (o.help || prepare_and_measure(&o, err));
     config_free(&o.config);
     return ok;

@@ -5,8 +5,9 @@
 #ifndef ZF_CMD_BENCH_TRAIN_H
 #define ZF_CMD_BENCH_TRAIN_H
 
-#include "data/error.h"
+#include "cmd/bench/options.h"
 
 bool bench_train(int argc, char **argv, struct zf_error *err);
+extern const struct bench_options bench_train_options;
 
 #endif

@@ -302,6 +302,13 @@ static bool set_option(struct config *c, const struct option *o, struct zf_error
     return fail_unknown(&at, strchr(o->name, '.') ? o->name : path, err);
 }
 
+/* Of a fault in the words of the command line, whatever is wrong with them. */
+static bool fail_as_usage(struct zf_error *err)
+{
+    err->usage = true;
+    return false;
+}
+
 /* The file first, then the options over it, in their order. */
 static bool read_all(struct config *c, int argc, char **argv, struct zf_error *err)
 {
@@ -309,7 +316,7 @@ static bool read_all(struct config *c, int argc, char **argv, struct zf_error *e
     struct option o;
     for (int i = 1; i < argc;) {
         if (!next_option(&o, argc, argv, &i, err))
-            return false;
+            return fail_as_usage(err);
         if (is_config_file(o.name))
             file = o.text;
         else if (strcmp(o.name, "help") == 0)
@@ -326,7 +333,7 @@ static bool read_all(struct config *c, int argc, char **argv, struct zf_error *e
     for (int i = 1; i < argc;)
         if (!next_option(&o, argc, argv, &i, err) ||
             (!is_config_file(o.name) && !is_flag(o.name) && !set_option(c, &o, err)))
-            return false;
+            return fail_as_usage(err);
     if (c->plan)
         c->n_ranks = c->plan_ranks;
     return config_resolve(c, err);

@@ -1,35 +1,12 @@
-/* The table for people: --help and --print_config; and config_write. */
+/* The table for people: the manual's options and --print_config; and config_write. */
 #include "cmd/config/table.h"
+#include "cmd/manual/manual.h"
 #include "data/alloc.h"
 #include "data/file.h"
 #include "data/show.h"
 
 #include <stdlib.h>
 #include <string.h>
-
-#define HELP_COLUMN 34
-#define HELP_WIDTH  100
-
-/* Prints text from `column` on, broken between words; starts where the line is now. */
-static void print_wrapped(FILE *out, const char *text, int at)
-{
-    if (at >= HELP_COLUMN - 1) {
-        fputc('\n', out);
-        at = 0;
-    }
-    fprintf(out, "%*s", HELP_COLUMN - at, "");
-    at = HELP_COLUMN;
-    while (*text) {
-        int word = (int)strcspn(text, " ");
-        if (at > HELP_COLUMN && at + 1 + word > HELP_WIDTH) {
-            fprintf(out, "\n%*s", HELP_COLUMN, "");
-            at = HELP_COLUMN;
-        }
-        at += fprintf(out, "%s%.*s", at > HELP_COLUMN ? " " : "", word, text);
-        text += word + (text[word] == ' ');
-    }
-    fputc('\n', out);
-}
 
 static const char *placeholder(const struct config_key *key)
 {
@@ -39,6 +16,7 @@ static const char *placeholder(const struct config_key *key)
     case CONFIG_TRUTH:
         return "true|false|auto";
     case CONFIG_INT:
+    case CONFIG_STEPS:
         return "N";
     case CONFIG_REAL:
         return "X";
@@ -66,38 +44,32 @@ static void add_second_names(const struct config_key *key, char *text, size_t si
     }
 }
 
-static void print_key(FILE *out, const struct config_key *key)
+static void add_key(struct manual *m, const struct config_key *key)
 {
     char text[512];
     int n = snprintf(text, sizeof text, "%s", key->help);
     if (key->standard)
         snprintf(text + n, sizeof text - (size_t)n, " (%s)", key->standard);
     add_second_names(key, text, sizeof text);
-    int at = fprintf(out, "  --%s %s", config_option_name(key), placeholder(key));
-    print_wrapped(out, text, at);
+    char *name = zf_format("--%s", config_option_name(key));
+    manual_add_option(m, name, placeholder(key), text);
+    free(name);
 }
 
-void config_print_help(FILE *out)
+void config_add_options(struct manual *m)
 {
-    fprintf(
-        out,
-        "Usage: zf-train [--config FILE] [--option value] ...\n"
-        "       mpirun -n RANKS zf-train ...\n\n"
-        "Fine-tunes GPT models on GLUE tasks, or on plain text. FILE is a DeepSpeed JSON with one\n"
-        "more block, \"training_arguments\", in Hugging Face names; every key of either is an\n"
-        "option too, and an option outranks FILE. Defaults stand in parentheses. true may be left\n"
-        "out, and --no_NAME is --NAME false.\n\n"
-        "  --config FILE                   the configuration file; also --deepspeed\n"
-        "  --print_config                  show the configuration and where each value comes from\n"
-        "  --help, --version               show this, or the version\n");
+    manual_begin_options(m, "The program", NULL);
+    manual_add_option(m, "--config", "FILE", "the configuration file; also --deepspeed");
+    manual_add_option(m, "--print_config", NULL,
+                      "show the configuration and where each value comes from");
+    manual_add_option(m, "--help", NULL, "show this");
+    manual_add_option(m, "--version", NULL,
+                      "show the version and commit, and the CUDA, MPI and BLAS that it has");
     for (int i = 0; i < config_table_rows; i++)
         if (config_table[i].type == CONFIG_HEADING)
-            fprintf(out, "\n%s\n", config_table[i].help);
+            manual_begin_options(m, config_table[i].help, NULL);
         else if (!config_table[i].same_as)
-            print_key(out, &config_table[i]);
-    fprintf(out,
-            "\nOther keys of DeepSpeed and Transformers are accepted with a warning where they "
-            "have no meaning\nhere, and refused where the run would not be what they ask for.\n");
+            add_key(m, &config_table[i]);
 }
 
 /* False for keys of a block that is not in use. */

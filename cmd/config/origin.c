@@ -68,6 +68,7 @@ bool config_clash(const struct config *c, const char *name, struct zf_error *err
     zf_fail(err, "%s is %.100s%s, but %s", config_name_place(&at, by->name, where, sizeof where),
             value ? text : "not given",
             value && origin->level == LEVEL_DEFAULT ? " by default" : "", why);
+    err->usage = origin->level == LEVEL_OPTION;
     free(text);
     json_decref(value);
     return false;

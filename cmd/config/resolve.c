@@ -37,9 +37,41 @@ static bool fail_task(const struct config *c, struct zf_error *err)
     return config_clash(c, "task_name", err, "it is %s%s", expected, hint);
 }
 
+/* Puts one key aside for another, which was given later. */
+static void drop(struct config *c, const char *name, char **string)
+{
+    replace(string, NULL);
+    config_mark_auto(c, name);
+}
+
+/* Whether the option names a file that can be none of GLUE's, whose files are TSV. */
+static bool is_option_of_own(const struct config *c, const char *name, const char *path)
+{
+    static const char *const endings[] = {".csv", ".json", ".jsonl"};
+    const char *dot = path ? strrchr(path, '.') : NULL;
+    if (!dot || level_of(c, name) != LEVEL_OPTION)
+        return false;
+    for (int i = 0; i < 3; i++)
+        if (strcasecmp(dot, endings[i]) == 0)
+            return true;
+    return false;
+}
+
+/* A file's GLUE task, as the ready configurations have one, is put aside for own examples. */
+static void drop_task(struct config *c)
+{
+    const bool own = is_option_of_own(c, "train_file", c->train_file) ||
+                     is_option_of_own(c, "validation_file", c->validation_file) ||
+                     is_option_of_own(c, "test_file", c->test_file);
+    if (c->task_name && own && level_of(c, "task_name") == LEVEL_FILE &&
+        strcasecmp(c->task_name, "lm") != 0)
+        drop(c, "task_name", &c->task_name);
+}
+
 static bool resolve_task(struct config *c, struct zf_error *err)
 {
     struct zf_error unknown;
+    drop_task(c);
     if (!c->task_name)
         return true;
     c->task = glue_find_task(c->task_name, &unknown);
@@ -49,13 +81,6 @@ static bool resolve_task(struct config *c, struct zf_error *err)
     if (c->task->n_labels == 0 && c->do_predict)
         return config_clash(c, "do_predict", err, "task lm has no predictions to make");
     return true;
-}
-
-/* Puts one source of the model aside for the other, which was given later. */
-static void drop(struct config *c, const char *name, char **string)
-{
-    replace(string, NULL);
-    config_mark_auto(c, name);
 }
 
 static bool resolve_model(struct config *c, struct zf_error *err)
@@ -349,19 +374,34 @@ static bool resolve_evaluation(struct config *c, struct zf_error *err)
     return true;
 }
 
-/* The checkpoint to end with must have been evaluated. */
-static bool resolve_best(struct config *c, struct zf_error *err)
+/* Who asks for an evaluation to be found the best: a key's name, or NULL. */
+static const char *seeker_of_best(const struct config *c)
 {
-    if (!c->load_best_model_at_end)
-        return true;
+    return c->load_best_model_at_end           ? "load_best_model_at_end"
+           : c->save_strategy == STRATEGY_BEST ? "save_strategy"
+           : c->early_stopping_patience > 0    ? "early_stopping_patience"
+                                               : NULL;
+}
+
+/* The checkpoint to end with must have been evaluated. Shares of all steps are looked at when their
+ * number is known. */
+static bool check_best(const struct config *c, struct zf_error *err)
+{
     if (c->eval_strategy == STRATEGY_NO || c->save_strategy != c->eval_strategy)
         return config_clash(c, "load_best_model_at_end", err,
                             "it needs eval_strategy and save_strategy to be both \"steps\" or both "
-                            "\"epoch\"");
-    if (c->save_strategy == STRATEGY_STEPS && c->save_steps % c->eval_steps != 0)
+                            "\"epoch\", or save_strategy \"best\" with either");
+    if (c->save_strategy == STRATEGY_STEPS && c->save_steps >= 1 && c->eval_steps >= 1 &&
+        fmod(c->save_steps, c->eval_steps) != 0)
         return config_clash(c, "load_best_model_at_end", err,
-                            "it needs save_steps (%d) to be a multiple of eval_steps (%d)",
+                            "it needs save_steps (%g) to be a multiple of eval_steps (%g)",
                             c->save_steps, c->eval_steps);
+    return true;
+}
+
+/* What is measured, and which way is better. */
+static void resolve_metric(struct config *c)
+{
     if (!c->metric_for_best_model) {
         replace(&c->metric_for_best_model, "loss");
         config_mark_auto(c, "metric_for_best_model");
@@ -370,9 +410,32 @@ static bool resolve_best(struct config *c, struct zf_error *err)
     }
     if (!config_is_given(c, "greater_is_better")) {
         c->greater_is_better = !strstr(c->metric_for_best_model, "loss") &&
-                               !strstr(c->metric_for_best_model, "perplexity");
+                               !strstr(c->metric_for_best_model, "perplexity") &&
+                               !strstr(c->metric_for_best_model, "mse");
         config_mark_auto(c, "greater_is_better");
     }
+}
+
+static bool resolve_best(struct config *c, struct zf_error *err)
+{
+    const char *seeker = seeker_of_best(c);
+    if (c->early_stopping_threshold > 0 && c->early_stopping_patience < 1)
+        return config_clash(c, "early_stopping_threshold", err,
+                            "early_stopping_patience, which it belongs to, is not given");
+    if (!seeker && !c->metric_for_best_model)
+        return true;
+    resolve_metric(c);
+    if (!seeker || !c->do_train)
+        return true;
+    if (c->load_best_model_at_end && c->save_strategy != STRATEGY_BEST && !check_best(c, err))
+        return false;
+    if (c->eval_strategy == STRATEGY_NO)
+        return config_clash(c, seeker, err,
+                            "nothing is evaluated while training: it needs eval_strategy "
+                            "\"steps\" or \"epoch\"");
+    if (c->early_stopping_patience > 0 && !c->load_best_model_at_end)
+        log_warn("early_stopping_patience without load_best_model_at_end: the run leaves the model "
+                 "of its last step, not the best one");
     return true;
 }
 
@@ -429,13 +492,15 @@ static bool need_data(const struct config *c, const char *what, bool wanted, con
     if (!wanted || file || (c->data_dir && c->task && !lm))
         return true;
     if (lm)
-        return zf_fail(err, "%s is not given: %s on task lm needs a text file", file_key, what);
+        return zf_fail_usage(err, "%s is not given: %s on task lm needs a text file", file_key,
+                             what);
     if (is_own(c))
-        return zf_fail(err, "%s is not given: %s needs a file of examples", file_key, what);
-    return zf_fail(err,
-                   "data_dir is not given: %s on task %s needs the folder of its GLUE files, or "
-                   "%s",
-                   what, c->task->name, file_key);
+        return zf_fail_usage(err, "%s is not given: %s needs a file of examples", file_key, what);
+    return zf_fail_usage(
+        err,
+        "data_dir is not given: %s on task %s needs the folder of its GLUE files, or "
+        "%s",
+        what, c->task->name, file_key);
 }
 
 static bool check_complete(struct config *c, struct zf_error *err)
@@ -444,19 +509,19 @@ static bool check_complete(struct config *c, struct zf_error *err)
         return config_clash(c, "do_train", err,
                             "do_eval and do_predict are false too: there is nothing to do");
     if (!c->task && !is_own(c))
-        return zf_fail(err,
-                       "task_name is not given: a GLUE task, or lm; or train_file, for examples "
-                       "of your own");
+        return zf_fail_usage(
+            err, "task_name is not given: a GLUE task, or lm; or train_file, for examples "
+                 "of your own");
     if (!c->model_name_or_path && !c->config_name)
-        return zf_fail(err,
-                       "model_name_or_path is not given: the folder of a model, or config_name "
-                       "for random initialisation");
+        return zf_fail_usage(
+            err, "model_name_or_path is not given: the folder of a model, or config_name "
+                 "for random initialisation");
     if (!c->tokenizer_name)
         return config_clash(c, "config_name", err,
                             "tokenizer_name is not given: the folder of its "
                             "tokenizer");
     if (!c->output_dir && !c->plan && (c->do_train || c->do_predict))
-        return zf_fail(err, "output_dir is not given: the folder for what this run makes");
+        return zf_fail_usage(err, "output_dir is not given: the folder for what this run makes");
     bool found = need_data(c, "training", c->do_train, c->train_file, "train_file", err) &&
                  need_data(c, "prediction", c->do_predict, c->test_file, "test_file", err);
     if (!found)
@@ -520,7 +585,7 @@ static void resolve_scheduler_steps(struct config *c)
     if (s->type == DS_SCHEDULER_NONE)
         return;
     if (s->warmup_num_steps == CONFIG_AUTO)
-        s->warmup_num_steps = c->warmup_steps > 0 ? c->warmup_steps : 1;
+        s->warmup_num_steps = c->warmup_steps > 0 ? (int)c->warmup_steps : 1;
     if (c->warmup_steps != s->warmup_num_steps)
         config_mark_auto(c, "warmup_steps");
     c->warmup_steps = s->warmup_num_steps;
@@ -535,6 +600,30 @@ static void resolve_scheduler_steps(struct config *c)
     }
 }
 
+/* Numbers of steps that are given as shares of all, as Transformers 5 rounds them. */
+static bool resolve_shares(struct config *c, struct zf_error *err)
+{
+    const struct {
+        const char *name;
+        double *steps;
+    } shares[] = {{"warmup_steps", &c->warmup_steps},
+                  {"logging_steps", &c->logging_steps},
+                  {"eval_steps", &c->eval_steps},
+                  {"save_steps", &c->save_steps}};
+    for (size_t i = 0; i < sizeof shares / sizeof *shares; i++)
+        if (*shares[i].steps > 0 && *shares[i].steps < 1) {
+            *shares[i].steps = ceil(c->total_steps * *shares[i].steps);
+            config_mark_auto(c, shares[i].name);
+        }
+    if (!c->load_best_model_at_end || c->save_strategy != STRATEGY_STEPS ||
+        fmod(c->save_steps, c->eval_steps) == 0)
+        return true;
+    return config_clash(c, "load_best_model_at_end", err,
+                        "it needs save_steps to be a multiple of eval_steps, and of %d steps they "
+                        "are %g and %g",
+                        c->total_steps, c->save_steps, c->eval_steps);
+}
+
 bool config_resolve_steps(struct config *c, int train_examples, struct zf_error *err)
 {
     if (train_examples < 1)
@@ -546,8 +635,10 @@ bool config_resolve_steps(struct config *c, int train_examples, struct zf_error 
         return config_clash(c, "num_train_epochs", err, "of %d steps each, that is more than %d",
                             c->steps_per_epoch, INT_MAX);
     c->total_steps = (int)steps;
+    if (!resolve_shares(c, err))
+        return false;
     if (c->warmup_steps == 0 && c->warmup_ratio > 0) {
-        c->warmup_steps = (int)ceil(c->warmup_ratio * c->total_steps);
+        c->warmup_steps = ceil(c->warmup_ratio * c->total_steps);
         config_mark_auto(c, "warmup_steps");
     }
     if (c->warmup_ratio > 0)

@@ -15,6 +15,11 @@ int device_cuda_count(void)
     return 0;
 }
 
+const char *device_cuda_toolkit(void)
+{
+    return NULL;
+}
+
 void *device_cuda_stream(struct stream *stream)
 {
     (void)stream;

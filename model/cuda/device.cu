@@ -428,6 +428,17 @@ int device_cuda_count(void)
     return cudaGetDeviceCount(&n) == cudaSuccess ? n : 0;
 }
 
+const char *device_cuda_toolkit(void)
+{
+#ifdef ZF_CUDA_EMULATED
+    return "emulated";
+#else
+    static char text[16];
+    snprintf(text, sizeof text, "%d.%d", CUDART_VERSION / 1000, CUDART_VERSION / 10 % 100);
+    return text;
+#endif
+}
+
 void *device_cuda_stream(struct stream *stream)
 {
     return stream->cuda;

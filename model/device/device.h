@@ -78,6 +78,8 @@ struct device {
 struct device *device_cuda(int ordinal, struct zf_error *err);
 /* How many CUDA devices this machine has; 0 where the build has no CUDA. */
 int device_cuda_count(void);
+/* The CUDA toolkit of this build, "13.0"; NULL where it has no CUDA. */
+const char *device_cuda_toolkit(void);
 /* The cudaStream_t of a CUDA device's stream, for libraries that take one. */
 void *device_cuda_stream(struct stream *stream);
 /* The CPU device. `n_threads` OpenMP threads, 0: as the environment says. Never fails. */

@@ -12,6 +12,9 @@
 
 #include <stddef.h>
 
+/* The MPI library, "Open MPI 4.1.4". Needs no communicator. */
+const char *comm_library(void);
+
 struct comm;
 struct device;
 struct stream;

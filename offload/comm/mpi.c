@@ -97,6 +97,18 @@ void comm_barrier(struct comm *c)
         check_mpi(MPI_Barrier(MPI_COMM_WORLD));
 }
 
+const char *comm_library(void)
+{
+    static char text[MPI_MAX_LIBRARY_VERSION_STRING]; /* "Open MPI v4.1.4, package: ..." */
+    int length;
+    check_mpi(MPI_Get_library_version(text, &length));
+    text[strcspn(text, ",\n")] = 0;
+    char *v = strstr(text, " v");
+    if (v)
+        memmove(v + 1, v + 2, strlen(v + 1));
+    return text;
+}
+
 bool comm_all_ok(struct comm *c, bool ok, struct zf_error *err)
 {
     if (c->size == 1 || c->planned)
@@ -105,7 +117,7 @@ bool comm_all_ok(struct comm *c, bool ok, struct zf_error *err)
     check_mpi(MPI_Allreduce(MPI_IN_PLACE, &failed, 1, MPI_INT, MPI_MIN, MPI_COMM_WORLD));
     if (failed == INT_MAX)
         return true;
-    comm_broadcast(c, err->text, sizeof err->text, failed);
+    comm_broadcast(c, err, sizeof *err, failed);
     return false;
 }
 

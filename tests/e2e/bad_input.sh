@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
-# Whatever is wrong with what zf-train is given, it ends with status 1 and one sentence that names
-# the place, and has written nothing.
+# Whatever is wrong with what zf-train is given, it ends with one sentence that names the place, and has
+# written nothing. The status is 1, and 2 where the place is the command line.
 
 . tests/e2e/lib/common.sh "$@"
 need mpirun
@@ -28,17 +28,21 @@ check "a model to be damaged" "$train" --task_name SST-2 --data_dir tests/fixtur
     --config_name gpt --tokenizer_name data/sample/tokenizer --output_dir "$scratch/trained"
 rm -f "$scratch/trained"/{all_results.json,trainer_log.jsonl,zf_train_config.json}
 
-# refused WHAT WORDS OPTION...: WORDS is a pattern that the sentence has.
+# refused WHAT WORDS OPTION...: WORDS is a pattern that the sentence has; $expected: the status (1).
 refused() {
-    local what=$1 words=$2 status=0
+    local what=$1 words=$2 status=0 expected=${expected:-1}
     shift 2
     "$@" >"$scratch/stdout" 2>"$scratch/stderr" </dev/null || status=$?
     sed "s|$scratch/||g" "$scratch/stderr"
-    check "$what: status 1" test "$status" = 1
+    check "$what: status $expected" test "$status" = "$expected"
     check "$what: one line" test "$(grep -vc '^warning: ' "$scratch/stderr")" = 1
     check "$what: says '$words'" grep -Eq -- "^zf-train: .*($words)" "$scratch/stderr"
     check "$what: no results" test ! -s "$scratch/stdout"
     check "$what: nothing is written" test ! -e "$out"
+}
+misused() { # misused COMMAND...: the command line is at fault
+    local expected=2
+    "$@"
 }
 # alone WHAT WORDS OPTION...: a run on what fresh() made.
 alone() {
@@ -56,7 +60,7 @@ trained() { # from a trained model
 fresh
 
 # The configuration and options.
-refused "nothing at all" "task_name" "$train"
+misused refused "nothing at all" "task_name" "$train"
 refused "no such configuration" "nowhere.json" "$train" --config "$scratch/nowhere.json"
 echo '{"train_batch_size": 4,' >"$config"
 task "a broken configuration" "config.json:[12]: "
@@ -75,24 +79,24 @@ task "a comment" "config.json:3: not valid JSON: a comment"
 sed -i '2a "bf16": true,' "$config"
 task "bf16 without its block" 'config.json:3: bf16 is true, .*\{"enabled": true\}'
 task "batch sizes that do not fit" "train_batch_size" SST-2 --per_device_train_batch_size 3
-task "an unknown task" 'task_name.*"?sst3"?.*sst2' sst3
-task "an option without a value" "--seed" SST-2 --seed
-task "an option that is no number" '--max_steps.*"?many"?' SST-2 --max_steps many
+misused task "an unknown task" 'task_name.*"?sst3"?.*sst2' sst3
+misused task "an option without a value" "--seed" SST-2 --seed
+misused task "an option that is no number" '--max_steps.*"?many"?' SST-2 --max_steps many
 task "a batch beyond counting" 'per_device_eval_batch_size is 2000000000, .* at most' SST-2 \
     --per_device_eval_batch_size 2000000000
-task "too many threads" '--num_threads is 100000, .*4096' SST-2 --num_threads 100000
-task "steps below none" '--max_steps is -5, .* -1 ' SST-2 --max_steps -5
-task "a device against another" '--use_cpu .*"cuda"' SST-2 --use_cpu --device cuda
-task "evaluation before the first step" "--eval_on_start" SST-2 --eval_on_start
-task "a stray argument" 'stray' SST-2 stray
+misused task "too many threads" '--num_threads is 100000, .*4096' SST-2 --num_threads 100000
+misused task "steps below none" '--max_steps is -5, .* -1 ' SST-2 --max_steps -5
+misused task "a device against another" '--use_cpu .*"cuda"' SST-2 --use_cpu --device cuda
+misused task "evaluation before the first step" "--eval_on_start" SST-2 --eval_on_start
+misused task "a stray argument" 'stray' SST-2 stray
 task "an unknown preset" 'gtp2.*gpt2' SST-2 --config_name gtp2
-alone "no tokenizer" "tokenizer_name" --task_name SST-2 --config_name gpt
-alone "no model" "model_name_or_path" --task_name SST-2
-task "no text for lm" "train_file" lm
+misused alone "no tokenizer" "tokenizer_name" --task_name SST-2 --config_name gpt
+misused alone "no model" "model_name_or_path" --task_name SST-2
+misused task "no text for lm" "train_file" lm
 best=(--load_best_model_at_end --eval_strategy epoch --save_strategy epoch)
-task "a metric that the task lacks" '--metric_for_best_model is "f1", .*SST-2 gives loss, accuracy$' \
+misused task "a metric that the task lacks" '--metric_for_best_model is "f1", .*SST-2 gives loss, accuracy$' \
     SST-2 "${best[@]}" --metric_for_best_model eval_f1
-task "a metric of another split" 'metric_for_best_model is .*CoLA gives loss, matthews_correlation$' \
+misused task "a metric of another split" 'metric_for_best_model is .*CoLA gives loss, matthews_correlation$' \
     CoLA "${best[@]}" --metric_for_best_model matthews_correlation_mm
 CUDA_VISIBLE_DEVICES='' task "cuda without a GPU" 'device is "cuda"' SST-2 --device cuda
 SLURM_PROCID=0 SLURM_STEP_NUM_TASKS=2 task "ranks of srun that stand alone" 'srun .*"mpirun -n 2 '
@@ -234,13 +238,13 @@ pair() {
     ranks 2 "$train" --config "$config" --data_dir "$glue" --output_dir "$out" --task_name SST-2 \
         --config_name gpt --tokenizer_name "$tokenizer" "$@" >"$scratch/stdout" 2>"$scratch/stderr" ||
         status=$?
-    check "two ranks, $what: status 1" test "$status" = 1
+    check "two ranks, $what: status ${expected:-1}" test "$status" = "${expected:-1}"
     check "two ranks, $what: one sentence" test "$(grep -c '^zf-train: ' "$scratch/stderr")" = 1
     check "two ranks, $what: says '$words'" grep -Eq -- "^zf-train: .*($words)" "$scratch/stderr"
     check "two ranks, $what: nothing is written" test ! -e "$out"
     fresh
 }
-pair "an unknown option" "learning_rate" --learning_rat 3
+misused pair "an unknown option" "learning_rate" --learning_rat 3
 pair "fewer examples than ranks" "1 training examples for 2 ranks" --max_train_samples 1 \
     --per_device_train_batch_size 2
 pair "a batch that does not divide" "train_batch_size" --per_device_train_batch_size 4

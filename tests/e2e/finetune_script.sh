@@ -58,7 +58,7 @@ for missing in TASK GLUE_DIR MODEL_DIR; do
     status=0
     env TASK=CoLA GLUE_DIR=my-glue MODEL_DIR=my-gpt OUTPUT_DIR=no $missing= \
         bash "$root/scripts/finetune_gpt_glue.sh" >out 2>err || status=$?
-    check "without $missing: status 1" test "$status" = 1
+    check "without $missing: status 2" test "$status" = 2
     check "without $missing: one line that names it" test "$(grep -c "$missing is not set" err)" = \
         "$(wc -l <err)"
 done

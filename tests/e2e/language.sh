@@ -129,9 +129,9 @@ check "the end of the positions is said" says "^warning: the text has 16 tokens,
 check "zf-run --help" "$run" --help
 "$run" --help >"$scratch/help"
 check "help fits 100 columns" awk 'length > 100 { exit 1 }' "$scratch/help"
-for option in $(grep -oE '^    {"[a-z_]+"' cmd/zf_run.c | tr -d ' {"'); do
+for option in $(sed -n 's/.*{\.name = "\([a-z_]*\)".*/\1/p' cmd/answer/options.c); do
     check "help has --$option" grep -q -- "--$option\b" "$scratch/help"
 done
-check "zf-run --version" says "^zf-run [0-9.]+ " "$run" --version
+check "zf-run --version" says "^zf-run [0-9.]+$" "$run" --version
 check "no text at all" says "^zf-run: there is no text to go on with" not bash -c "'$run' '$texts' </dev/null"
 finish

@@ -11,6 +11,7 @@ commands() { # COMMAND => the file that runs it
 bash scripts/finetune_gpt_glue.sh => tests/e2e/finetune_script.sh
 bash scripts/test.sh => .ci/run
 cmake --install build --prefix ~/.local => tests/e2e/install.sh
+cpack --config build/CPackConfig.cmake => tests/e2e/debian.sh
 bash scripts/download_glue.sh ~/glue CoLA SST-2 => tests/e2e/download.sh
 bash scripts/download_gpt2.sh ~/gpt2 => tests/e2e/download.sh
 TASK=CoLA GLUE_DIR=~/glue MODEL_DIR=~/gpt2 NPROC=2 bash scripts/finetune_gpt_glue.sh => tests/e2e/finetune_script.sh
@@ -45,7 +46,7 @@ check "every command is in the list, and the list has no others" python3 - "$scr
     ./*/README.md tests/cuda_emulator/README.md tests/bench/results/gpu-predictions.md <<'END'
 import os, re, sys
 listed = dict(line.rstrip("\n").split(" => ") for line in open(sys.argv[1]))
-program = re.compile(r"(\w+=\S+ )*(bash |cmake |ctest |mpirun .*zf-|python3 |build/|zf-bench )")
+program = re.compile(r"(\w+=\S+ )*(bash |cmake |cpack |ctest |mpirun .*zf-|python3 |build/|zf-bench )")
 shown = set()
 for name in sys.argv[2:]:
     text = re.sub(r"\\\n\s*", "", open(name).read())

@@ -20,7 +20,7 @@ check "every ring has a preset" test "$(ctest --list-presets | sed -n 's/^ *"\(.
 
 status=0
 bash scripts/test.sh slow >"$scratch/stdout" 2>"$scratch/stderr" || status=$?
-check "no such ring: status 1" test "$status" = 1
+check "no such ring: status 2" test "$status" = 2
 check "no such ring: one sentence, and nothing is begun" test "$(cat "$scratch/stdout" "$scratch/stderr")" = \
     'test.sh: "slow" is no ring of tests: fast, full or long is expected'
 finish

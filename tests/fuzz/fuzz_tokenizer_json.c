@@ -70,7 +70,7 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t n)
 {
     static const char text[] =
         "Hello  w\xC3\xB6rld\xFF<|endoftext|> 123\n\xE2\x96\x81 e\xCC\x81<s>";
-    struct zf_error err = {""};
+    struct zf_error err = {0};
     bool json = n == 0 || *data == '{';
     put("tokenizer.json", json ? data : NULL, n);
     put("tokenizer.model", json ? NULL : data, n);

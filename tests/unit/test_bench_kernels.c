@@ -301,7 +301,7 @@ static void options_refuse_what_they_cannot_take(void **state)
     };
     for (size_t i = 0; i < sizeof bad / sizeof *bad; i++) {
         struct fields f = {0};
-        struct zf_error err = {""};
+        struct zf_error err = {0};
         assert_false(read_words(&f, &err, bad[i].words[0], bad[i].words[1], NULL, NULL));
         assert_says(err, bad[i].says);
     }

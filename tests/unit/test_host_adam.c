@@ -584,7 +584,7 @@ static void groups_are_as_fast_as_one_array(void **state)
     skip();
 #endif
     static const int widths[] = {96, 768};
-    struct zf_error err = {""};
+    struct zf_error err = {0};
     const size_t n = 16 << 20;
     struct host_adam_matrix a = {.dtype = DTYPE_BF16,
                                  .parameters = host_memory_allocate(2 * n, &err),
@@ -624,7 +624,7 @@ static const float *fixture_tensor(const struct safetensors *file, const char *n
 static void follow_pytorch(const char *path, struct adamw rule)
 {
     enum { STEPS = 20, ROWS = 5, COLS = 19 };
-    struct zf_error err = {""};
+    struct zf_error err = {0};
     struct safetensors *file = safetensors_open(path, &err);
     if (!file)
         fail_msg("%s", err.text);
@@ -676,7 +676,7 @@ static void follows_pytorch(void **state)
 static void allocates_host_memory(void **state)
 {
     (void)state;
-    struct zf_error err = {""};
+    struct zf_error err = {0};
     size_t bytes = 5000001;
     unsigned char *memory = host_memory_allocate(bytes, &err);
     assert_non_null(memory);

@@ -107,7 +107,7 @@ static void takes_what_is_one_run(void **state)
         {"WORLD_SIZE=4", 1},
     };
     for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
-        struct zf_error err = {""};
+        struct zf_error err = {0};
         if (!check(cases[i].environment, cases[i].n_ranks, &err))
             fail_msg("%s: %s", cases[i].environment, err.text);
     }

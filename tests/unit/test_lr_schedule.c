@@ -57,7 +57,7 @@ static void assert_rates(const struct config *c, const json_t *item)
 static struct json_file load(void)
 {
     struct json_file f;
-    struct zf_error err = {""};
+    struct zf_error err = {0};
     assert_works(json_load(&f, ZF_TESTS_DIR "/fixtures/lr_schedule/lr_schedule.json", &err), err);
     return f;
 }

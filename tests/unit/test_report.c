@@ -16,7 +16,7 @@ static void events_are_tensorboards(void **state)
 {
     (void)state;
     const double wall = 1700000000.25;
-    struct zf_error err = {""};
+    struct zf_error err = {0};
     char *path = zf_format("%s/events", folder), *ours, *theirs, text[400];
     size_t n, m;
     snprintf(text, sizeof text, "{\"learning_rate\": 1e-05, \"name\": \"é\"}%300s", "");
@@ -43,7 +43,7 @@ static void events_are_tensorboards(void **state)
 static void files_of_a_folder_are_in_order(void **state)
 {
     (void)state;
-    struct zf_error err = {""};
+    struct zf_error err = {0};
     struct events files[3];
     struct file_names names;
     for (int i = 0; i < 3; i++)
@@ -123,7 +123,7 @@ static void a_long_curve_is_bounded(void **state)
 static void a_page_is_read_back(void **state)
 {
     (void)state;
-    struct zf_error err = {""};
+    struct zf_error err = {0};
     char *path = zf_format("%s/report.html", folder), *page;
     size_t n;
     const char *evil = "</script><script>alert(1)</script><!-- <b>\u00e9\u2028 \"quoted\" \\";

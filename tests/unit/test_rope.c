@@ -56,7 +56,7 @@ static void frequencies_are_transformers(void **state)
     (void)state;
     enum { MOST = 64 };
     struct json_file f;
-    struct zf_error err = {""};
+    struct zf_error err = {0};
     assert_works(json_load(&f, ZF_TESTS_DIR "/fixtures/rope/rope.json", &err), err);
     json_t *items = json_find(&f, "cases"), *item;
     size_t i;
