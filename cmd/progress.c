@@ -215,7 +215,8 @@ static bool write_line(struct progress *p, const json_t *entry, struct zf_error 
 bool progress_log(struct progress *p, json_t *entry, struct zf_error *err)
 {
     bool written = write_line(p, entry, err);
-    print_entry(p, entry);
+    if (log_is_taken(stdout))
+        print_entry(p, entry);
     json_decref(entry);
     return written;
 }

@@ -11,7 +11,7 @@
 
 struct saving {
     const struct run *run;
-    int step;
+    int step, best_step;
     char *directory, *temporary;
     struct file_batch files;
     struct manifest_part part;
@@ -43,6 +43,13 @@ static bool publish(struct saving *s, struct zf_error *err)
                (!file_exists(s->temporary) || file_remove_directory(s->temporary, err));
     file_remove_directory(s->temporary, &ignored);
     return false;
+}
+
+static bool remove_oldest(struct saving *s, struct zf_error *err)
+{
+    const struct config *c = s->run->config;
+    return comm_rank(s->run->comm) != 0 ||
+           checkpoint_remove_oldest(c->output_dir, c->save_total_limit, s->step, s->best_step, err);
 }
 
 static void finish(struct saving *s)
@@ -89,6 +96,16 @@ struct saving *saving_begin(const struct run *run, int step, struct file_batch f
     return s;
 }
 
+struct saving *saving_remove_oldest(const struct run *run, int newest, int best_step)
+{
+    struct saving *s = zf_calloc(1, sizeof *s);
+    s->run = run;
+    s->step = newest;
+    s->best_step = best_step;
+    begin(s, remove_oldest);
+    return s;
+}
+
 /* A task is over on all ranks. */
 static bool end_task(struct saving *s, struct zf_error *err)
 {
@@ -113,7 +130,7 @@ bool saving_go_on(struct saving *s, bool wait, bool *done, struct zf_error *err)
             return true;
         if (!end_task(s, err))
             return false;
-        *done = s->task == publish;
+        *done = s->task != flush;
         if (!*done) {
             s->manifest = manifest_make(s->run, &s->part, s->step);
             begin(s, publish);

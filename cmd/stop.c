@@ -55,6 +55,7 @@ static void take(int signal)
     if (first_signal == 0) {
         first_time = now();
         first_signal = signal;
+        log_hurry(); /* a launcher that is ending its job may read nothing any more */
     }
 }
 

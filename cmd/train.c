@@ -38,7 +38,8 @@ struct trainer {
     bool offloads;               /* some state lives on the host */
     bool skipping;               /* the last step was skipped */
     bool is_best;                /* its evaluation is better than that of any checkpoint */
-    struct saving *saving;       /* the checkpoint that is on its way to the disk, or NULL */
+    struct saving *saving;       /* the checkpoint that is on its way to the disk, or NULL; */
+    bool removing;               /* or older ones that are on theirs from it */
     int begun_step;              /* the last one of which a checkpoint was begun, */
     double stopped, went_on;     /* how long training stood still for it, and when it went on */
     int saved_step;              /* the last one whose checkpoint output_dir has, -1: none yet */
@@ -254,18 +255,15 @@ static bool check_loss(const struct trainer *t, const struct step_result *done,
 
 /* Older checkpoints go once the newest is on the disk and its model has done a step that was not
  * skipped, or is what the run leaves: a run that diverges keeps those from before. */
-static bool drop_oldest(struct trainer *t, int last, struct zf_error *err)
+static void drop_oldest(struct trainer *t, int last)
 {
-    const struct config *c = t->run->config;
-    const int newest = t->unproved;
-    bool ok = true;
-    if (t->saving || newest == 0 || newest > last)
-        return true;
+    if (t->saving || t->unproved == 0 || t->unproved > last)
+        return;
+    if (t->run->config->save_total_limit > 0) {
+        t->saving = saving_remove_oldest(t->run, t->unproved, t->unproved_best);
+        t->removing = true;
+    }
     t->unproved = 0;
-    if (comm_rank(t->run->comm) == 0)
-        ok = checkpoint_remove_oldest(c->output_dir, c->save_total_limit, newest, t->unproved_best,
-                                      err);
-    return comm_all_ok(t->run->comm, ok, err);
 }
 
 static void log_saved(struct trainer *t)
@@ -281,8 +279,7 @@ static void log_saved(struct trainer *t)
         comm_abort(t->run->comm, &err);
 }
 
-/* How far the checkpoint is that is on its way to the disk, if there is one; wait: until it is
- * there. */
+/* How far that is which is on its way, if anything is; wait: until it is there. */
 static bool follow_saving(struct trainer *t, bool wait, struct zf_error *err)
 {
     bool done = false;
@@ -297,10 +294,11 @@ static bool follow_saving(struct trainer *t, bool wait, struct zf_error *err)
         return true;
     saving_free(t->saving);
     t->saving = NULL;
-    if (ok) {
+    if (ok && !t->removing) {
         t->saved_step = t->begun_step;
         log_saved(t);
     }
+    t->removing = false;
     return ok;
 }
 
@@ -309,10 +307,14 @@ static bool await_saving(struct trainer *t, struct zf_error *err)
 {
     if (!follow_saving(t, false, err))
         return false;
-    if (t->saving)
+    if (t->saving && !t->removing)
         log_info("checkpoint %d waits: checkpoint %d is not on the disk yet", t->state.step,
                  t->begun_step);
-    return follow_saving(t, true, err) && (t->skipping || drop_oldest(t, t->state.step - 1, err));
+    if (!follow_saving(t, true, err))
+        return false;
+    if (!t->skipping)
+        drop_oldest(t, t->state.step - 1);
+    return follow_saving(t, true, err);
 }
 
 /* Training goes on when the checkpoint is written; it is on the disk later. */
@@ -375,8 +377,10 @@ static bool train_step(struct trainer *t, struct zf_error *err)
         s->total_loss_sum += done.loss;
         s->loss_steps++;
     }
-    if (!check_loss(t, &done, err) || !(t->skipping || drop_oldest(t, s->step - 1, err)))
+    if (!check_loss(t, &done, err))
         return false;
+    if (!t->skipping)
+        drop_oldest(t, s->step - 1);
     tell_step(t, &done, lr);
     log_step(t, lr, &done.report);
     if (evaluation_is_due(t) && !evaluate_on_the_way(t, err))
@@ -584,7 +588,8 @@ static bool conclude(struct trainer *t, json_t *results, struct zf_error *err)
     const struct train_state *s = &t->state;
     if (!*t->late.text)
         follow_saving(t, true, &t->late);
-    const bool lost = *t->late.text && s->best_step >= t->begun_step; /* it has no checkpoint */
+    const bool lost = *t->late.text && s->best_step >= t->begun_step &&
+                      s->best_step > t->saved_step; /* it has no checkpoint */
     bool best = t->run->config->load_best_model_at_end && s->best_step > 0 && !lost;
     if (stops_early(t))
         tell_of_early_stop(t);
@@ -615,7 +620,10 @@ static bool conclude(struct trainer *t, json_t *results, struct zf_error *err)
         return ok;
     if (*t->late.text)
         return zf_fail(err, "the model is written, but %.900s", t->late.text);
-    return write_reports(t, results, err) && drop_oldest(t, s->step, err);
+    if (!write_reports(t, results, err))
+        return false;
+    drop_oldest(t, s->step);
+    return follow_saving(t, true, err);
 }
 
 static bool write_config(const struct run *run, struct zf_error *err)

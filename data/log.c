@@ -3,14 +3,19 @@
 #include "data/show.h"
 #include "data/terminal.h"
 
+#include <poll.h>
 #include <stdarg.h>
-#include <stdio.h>
+#include <stdatomic.h>
 #include <string.h>
 #include <unistd.h>
 
 #define INDENT 2 /* of what goes on in another line */
 
+/* How often who waits for a reader looks whether there is still time. */
+#define LOOK_MILLISECONDS 50
+
 static int log_rank;
+static atomic_bool in_hurry;
 static void (*log_before)(void), (*log_after)(void);
 
 void log_set_rank(int rank)
@@ -28,6 +33,24 @@ void log_make_way(void)
 {
     if (log_before)
         log_before();
+}
+
+void log_hurry(void)
+{
+    in_hurry = true;
+}
+
+/* A pipe is ready when it has room for PIPE_BUF bytes, which is more than a line. */
+bool log_is_taken(FILE *stream)
+{
+    struct pollfd p = {.fd = fileno(stream), .events = POLLOUT};
+    for (;;) {
+        const bool hurry = in_hurry;
+        if (poll(&p, 1, hurry ? 0 : LOOK_MILLISECONDS) != 0)
+            return true;
+        if (hurry)
+            return false;
+    }
 }
 
 static int count_characters(const char *text, size_t n)
@@ -60,7 +83,7 @@ static void print(bool warning, const char *format, va_list args)
     const bool colour = warning && terminal_has_colour(STDERR_FILENO);
     const char *prefix = warning ? "warning: " : "";
     char raw[2048], shown[2048];
-    if (log_rank != 0)
+    if (log_rank != 0 || !log_is_taken(stderr))
         return;
     vsnprintf(raw, sizeof raw, format, args);
     show_text(shown, sizeof shown, raw);

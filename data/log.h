@@ -6,6 +6,7 @@
 #define ZF_DATA_LOG_H
 
 #include <stdbool.h>
+#include <stdio.h>
 
 /* Says which rank this is (default 0). Ranks other than 0 print nothing. */
 void log_set_rank(int rank);
@@ -15,6 +16,12 @@ void log_set_rank(int rank);
 void log_set_around(void (*before)(void), void (*after)(void));
 /* Calls the first of the two, for who says the program's last words on his own. */
 void log_make_way(void);
+
+/* Whether a stream takes a line without a wait for its reader, who is waited for if not; until
+ * log_hurry: from then on what is not taken at once is not said. */
+bool log_is_taken(FILE *stream);
+/* There are more urgent things than words. Any thread may say so. */
+void log_hurry(void);
 
 void log_info(const char *format, ...) __attribute__((format(printf, 1, 2)));
 /* As log_info, after "warning: ", which has a colour on a terminal. */

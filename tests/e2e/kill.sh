@@ -73,7 +73,7 @@ random_kills() { # random_kills RANKS MOMENTS
         launch "$n" "$scratch/random"
         at=$((RANDOM % milliseconds))
         sleep "$(printf '%d.%03d' $((at / 1000)) $((at % 1000)))"
-        mapfile -t pids < <(pgrep -P "$job"; echo "$job")
+        mapfile -t pids < <(pgrep -P "$job" || true; echo "$job")
         victim=${pids[RANDOM % ${#pids[@]}]}
         if kill -9 "$victim" 2>/dev/null; then
             wait "$job" 2>/dev/null || true
@@ -87,7 +87,7 @@ random_kills() { # random_kills RANKS MOMENTS
     launch "$n" "$scratch/random"
     ended && [ $faults = 0 ]
 }
-for n in 1 2 4; do
+for n in $sizes; do
     check "$moments random moments on $n rank(s)" random_kills $n $moments
     grep -v '^ok' "$scratch/check.log" | tail -n 5 || true
 done
