@@ -41,7 +41,7 @@ timeout 60 apt-get download --print-uris hostname >/dev/null 2>&1 &&
     skip "$mirror is out of reach: the package alone was looked at ($failures faults)"
 
 clean=$scratch/root
-trap 'umount -q "$scratch"/*/proc "$scratch"/*/*/proc 2>/dev/null; rm -rf --one-file-system "$scratch"' EXIT
+trap 'umount -q "$scratch"/*/proc "$scratch"/*/*/proc 2>/dev/null || true; rm -rf --one-file-system "$scratch"' EXIT
 check "a root with nothing but Debian's minimal packages" debootstrap --variant=minbase "$VERSION_CODENAME" "$clean" "$mirror"
 [ "$failures" = 0 ] || finish
 cp /etc/resolv.conf "$clean/etc/" 2>/dev/null || true
