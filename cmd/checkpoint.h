@@ -7,18 +7,7 @@
 
 #include "cmd/run.h"
 #include "cmd/saving.h"
-
-/* Where training stands, beyond what model and optimizer hold. */
-struct train_state {
-    int step;              /* optimizer steps done */
-    double loss_sum;       /* of the steps' mean losses since the last log entry */
-    int loss_steps;        /* how many */
-    double total_loss_sum; /* of all steps */
-    int skipped_steps;     /* steps whose gradient was not finite */
-    int best_step;         /* of the best evaluation, 0: none yet (load_best_model_at_end) */
-    double best_metric;
-    char *best_home; /* the folder that has the best one's checkpoint; NULL: none yet */
-};
+#include "cmd/trainer_state.h"
 
 /* Writes checkpoint-<state->step> under its temporary name, and hands it to those who bring it to
  * the disk while training goes on; or NULL and a sentence, and nothing is left of it.

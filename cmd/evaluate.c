@@ -139,6 +139,44 @@ static void add_number(json_t *results, const char *name, const char *suffix, do
     free(key);
 }
 
+/* Whether run_glue.py adds the mean of the task's metrics, of which GLUE has several. */
+static bool has_combined_score(const struct run *run)
+{
+    return !run_has_own_data(run) && run->task->metrics[0] != METRIC_NONE &&
+           run->task->metrics[1] != METRIC_NONE;
+}
+
+static void add_metrics(const struct run *run, const struct eval_split *split,
+                        const float *predictions, const char *suffix, json_t *results)
+{
+    const enum metric *metrics = run->task->metrics;
+    double sum = 0;
+    int n = 0;
+    for (; n < MAX_METRICS && metrics[n] != METRIC_NONE; n++) {
+        const double value =
+            metric_compute(metrics[n], predictions, split->set.label, split->set.n_sequences);
+        add_number(results, metric_name(metrics[n]), suffix, value);
+        sum += value;
+    }
+    if (has_combined_score(run))
+        add_number(results, "combined_score", suffix, sum / n);
+}
+
+/* How long it took, as Transformers says it: a step is a batch of all ranks. */
+static void add_speed(const struct run *run, int samples, double seconds, const char *suffix,
+                      json_t *results)
+{
+    const double batch = (double)run->config->per_device_eval_batch_size * comm_size(run->comm);
+    char *key = zf_format("eval_samples%s", suffix);
+    json_object_set_new(results, key, json_integer(samples));
+    free(key);
+    add_number(results, "runtime", suffix, seconds);
+    if (seconds > 0) {
+        add_number(results, "samples_per_second", suffix, samples / seconds);
+        add_number(results, "steps_per_second", suffix, ceil(samples / batch) / seconds);
+    }
+}
+
 bool evaluate_split(struct run *run, struct eval_split *split, json_t *results,
                     struct zf_error *err)
 {
@@ -154,15 +192,8 @@ bool evaluate_split(struct run *run, struct eval_split *split, json_t *results,
     add_number(results, "loss", suffix, o.loss);
     if (run->task->n_labels == 0)
         add_number(results, "perplexity", suffix, exp(o.loss));
-    for (int i = 0; i < MAX_METRICS && run->task->metrics[i] != METRIC_NONE; i++) {
-        enum metric metric = run->task->metrics[i];
-        add_number(results, metric_name(metric), suffix,
-                   metric_compute(metric, o.predictions, split->set.label, split->set.n_sequences));
-    }
-    char *key = zf_format("eval_samples%s", suffix);
-    json_object_set_new(results, key, json_integer(split->set.n_sequences));
-    free(key);
-    add_number(results, "runtime", suffix, clock_seconds() - start);
+    add_metrics(run, split, o.predictions, suffix, results);
+    add_speed(run, split->set.n_sequences, clock_seconds() - start, suffix, results);
     free(split->answers);
     free(split->losses);
     split->answers = o.predictions;
@@ -173,11 +204,13 @@ bool evaluate_split(struct run *run, struct eval_split *split, json_t *results,
 bool evaluate_has_metric(const struct run *run, const char *name, struct zf_error *err)
 {
     const struct glue_task *task = run->task;
-    const char *names[2 + MAX_METRICS] = {"loss", task->n_labels == 0 ? "perplexity" : NULL};
+    const char *names[3 + MAX_METRICS] = {"loss", task->n_labels == 0 ? "perplexity" : NULL};
     char all[256] = "";
     int n = task->n_labels == 0 ? 2 : 1;
     for (int i = 0; i < MAX_METRICS && task->metrics[i] != METRIC_NONE; i++)
         names[n++] = metric_name(task->metrics[i]);
+    if (has_combined_score(run))
+        names[n++] = "combined_score";
     for (int split = 0; split < run->n_dev; split++)
         for (int i = 0; i < n; i++) {
             size_t end = strlen(all);
@@ -189,17 +222,49 @@ bool evaluate_has_metric(const struct run *run, const char *name, struct zf_erro
     return zf_fail(err, "evaluation on %s gives %s", task->title, all);
 }
 
+/* run_glue.py's file, without the task where there is none. */
+static char *results_path(const struct run *run, const struct eval_split *split)
+{
+    const char *directory = run->config->output_dir;
+    if (run_has_own_data(run))
+        return zf_format("%s/predict_results.txt", directory);
+    return zf_format("%s/predict_results_%s%s.txt", directory, run->task->name,
+                     split->split == GLUE_TEST_MISMATCHED ? "-mm" : "");
+}
+
+static bool is_free(const char *path, struct zf_error *err)
+{
+    return !file_exists(path) ||
+           zf_fail(err,
+                   "%s: it is there already: choose another output_dir, or give "
+                   "--overwrite_output_dir to replace it",
+                   path);
+}
+
+bool predict_check_output(const struct run *run, const struct eval_split *split,
+                          struct zf_error *err)
+{
+    char *path = results_path(run, split);
+    bool ok = is_free(path, err);
+    free(path);
+    if (!ok || run_has_own_data(run))
+        return ok;
+    path = glue_submission_path(run->task, split->split, run->config->output_dir);
+    ok = is_free(path, err);
+    free(path);
+    return ok;
+}
+
 static bool write_predictions(const struct run *run, const struct eval_split *split,
                               const float *predictions, struct zf_error *err)
 {
     const char *directory = run->config->output_dir;
-    if (!run_has_own_data(run))
-        return glue_write_submission(run->task, split->split, &split->data, predictions, directory,
-                                     err);
-    char *path = zf_format("%s/predict_results.txt", directory);
+    char *path = results_path(run, split);
     bool ok = file_make_directory(directory, err) &&
               own_write_predictions(path, predictions, split->set.n_sequences,
-                                    run->task->n_labels > 1 ? &run->own.labels : NULL, err);
+                                    run->task->n_labels > 1 ? run->task->names : NULL, err) &&
+              (run_has_own_data(run) || glue_write_submission(run->task, split->split, &split->data,
+                                                              predictions, directory, err));
     free(path);
     return ok;
 }

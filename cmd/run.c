@@ -9,7 +9,7 @@
 #include "cmd/live.h"
 #include "cmd/memory_need.h"
 #include "cmd/memory_plan.h"
-#include "cmd/progress.h"
+#include "cmd/results.h"
 #include "cmd/run_data.h"
 #include "cmd/step.h"
 #include "cmd/summary.h"
@@ -17,7 +17,6 @@
 #include "data/alloc.h"
 #include "data/figures.h"
 #include "data/file.h"
-#include "data/json.h"
 #include "data/log.h"
 #include "model/plan/plan.h"
 
@@ -159,6 +158,17 @@ static void take_tokens(struct gpt_config *m, const struct tokenizer *t)
     m->eos_token_id = m->pad_token_id = eos;
 }
 
+/* Where Transformers pads, model and tokenizer must mean the same token: the tokenizer's own, else
+ * the model's, else what ends a text. */
+static void align_padding(struct gpt_config *m, const struct tokenizer *t)
+{
+    const int own = tokenizer_pad(t);
+    if (own >= 0)
+        m->pad_token_id = own;
+    else if (!tokenizer_is_special(t, m->pad_token_id) && tokenizer_is_special(t, m->eos_token_id))
+        m->pad_token_id = m->eos_token_id;
+}
+
 static bool configure_model(struct run *run, struct zf_error *err)
 {
     struct config *c = run->config;
@@ -175,6 +185,7 @@ static bool configure_model(struct run *run, struct zf_error *err)
                  c->max_seq_length, m->n_positions);
         c->max_seq_length = m->n_positions;
     }
+    align_padding(m, run->tokenizer);
     set_head(m, run->task);
     set_dropouts(m, c);
     return true;
@@ -185,9 +196,19 @@ static bool check_metric(const struct run *run, struct zf_error *err)
 {
     const struct config *c = run->config;
     struct zf_error why;
-    return !c->do_train || !c->load_best_model_at_end ||
+    return !c->do_train || !c->metric_for_best_model || c->eval_strategy == STRATEGY_NO ||
            evaluate_has_metric(run, c->metric_for_best_model, &why) ||
            config_clash(c, "metric_for_best_model", err, "%s", why.text);
+}
+
+/* Predictions alone overwrite nothing, unless they may. */
+static bool check_predictions(const struct run *run, struct zf_error *err)
+{
+    const struct config *c = run->config;
+    bool ok = true;
+    for (int i = 0; ok && !c->do_train && !c->overwrite_output_dir && i < run->n_test; i++)
+        ok = predict_check_output(run, &run->test[i], err);
+    return ok;
 }
 
 /* Threads of this rank. */
@@ -381,7 +402,7 @@ static bool read_input(struct run *run, struct zf_error *err)
     struct config *c = run->config;
     return check_output(run, err) && read_model_config(run, err) && run_open_data(run, err) &&
            check_labels(run, err) && load_tokenizer(run, err) && configure_model(run, err) &&
-           run_load_data(run, err) && check_metric(run, err) &&
+           run_load_data(run, err) && check_metric(run, err) && check_predictions(run, err) &&
            (!c->do_train || config_resolve_steps(c, run->train.n_sequences, err));
 }
 
@@ -466,37 +487,6 @@ bool run_destroy(struct run *run, struct zf_error *err)
     return whole;
 }
 
-/* Evaluation alone leaves in all_results.json what it does not replace, as run_glue.py does. */
-static bool add_earlier_results(json_t *all, const char *path, struct zf_error *err)
-{
-    struct json_file f;
-    if (!file_exists(path))
-        return true;
-    if (!json_load(&f, path, err))
-        return false;
-    json_object_update(all, f.root);
-    json_free(&f);
-    return true;
-}
-
-static bool write_results(const struct run *run, const json_t *results, struct zf_error *err)
-{
-    const struct config *c = run->config;
-    bool ok = true;
-    if (comm_rank(run->comm) != 0)
-        return true;
-    if (c->output_dir) {
-        char *path = zf_format("%s/all_results.json", c->output_dir);
-        json_t *all = json_object();
-        ok = (c->do_train || add_earlier_results(all, path, err)) &&
-             json_object_update(all, (json_t *)results) == 0 && json_write(path, all, 9, err);
-        json_decref(all);
-        free(path);
-    }
-    progress_results_table(run->task->title, results);
-    return ok;
-}
-
 /* What train() does for a run without training. */
 static bool evaluate_only(struct run *run, json_t *results, struct zf_error *err)
 {
@@ -516,7 +506,9 @@ bool run_execute(struct run *run, struct zf_error *err)
     else
         ok = evaluate_only(run, results, err);
     run->stoppable = false; /* the model and its results are there in a moment */
-    ok = ok && (run->stopped || comm_all_ok(run->comm, write_results(run, results, err), err));
+    ok = ok && (run->stopped ||
+                comm_all_ok(run->comm,
+                            comm_rank(run->comm) != 0 || results_write(run, results, err), err));
     for (int i = 0; ok && !run->stopped && i < run->n_test; i++)
         ok = predict_split(run, &run->test[i], err);
     if (ok && comm_rank(run->comm) == 0)

@@ -6,6 +6,7 @@
 #include "cmd/evaluate.h"
 #include "cmd/live.h"
 #include "cmd/lr_schedule.h"
+#include "cmd/model_card.h"
 #include "cmd/progress.h"
 #include "cmd/report/listeners.h"
 #include "cmd/step.h"
@@ -36,6 +37,7 @@ struct trainer {
     struct telemetry telemetry;  /* since the last log entry */
     bool offloads;               /* some state lives on the host */
     bool skipping;               /* the last step was skipped */
+    bool is_best;                /* its evaluation is better than that of any checkpoint */
     struct saving *saving;       /* the checkpoint that is on its way to the disk, or NULL */
     int begun_step;              /* the last one of which a checkpoint was begun, */
     double stopped, went_on;     /* how long training stood still for it, and when it went on */
@@ -82,6 +84,7 @@ static json_t *new_entry(const struct trainer *t, int step)
 static void write_entry(struct trainer *t, json_t *entry)
 {
     struct zf_error err;
+    trainer_state_note(&t->state, entry);
     if (!listeners_log(t->listeners, entry, &err) || !progress_log(t->progress, entry, &err))
         comm_abort(t->run->comm, &err);
 }
@@ -99,11 +102,19 @@ static void tell_step(struct trainer *t, const struct step_result *done, float l
         comm_abort(t->run->comm, &err);
 }
 
+/* Whether something that happens every so many steps, or at each epoch's end, happens now. */
+static bool is_due(const struct config *c, enum config_strategy strategy, double every, int step)
+{
+    return (strategy == STRATEGY_STEPS && fmod(step, every) == 0) ||
+           (strategy == STRATEGY_EPOCH && step % c->steps_per_epoch == 0);
+}
+
 static void log_step(struct trainer *t, float lr, const struct step_report *report)
 {
     struct train_state *s = &t->state;
     const struct config *c = t->run->config;
-    bool due = s->step % c->logging_steps == 0 || (c->logging_first_step && s->step == 1);
+    bool due = is_due(c, c->logging_strategy, c->logging_steps, s->step) ||
+               (c->logging_first_step && s->step == 1);
     if (!due || s->loss_steps == 0)
         return;
     json_t *entry = new_entry(t, s->step);
@@ -127,42 +138,60 @@ static void log_step(struct trainer *t, float lr, const struct step_report *repo
     t->telemetry = (struct telemetry){0};
 }
 
-/* Whether something that happens every so many steps, or at each epoch's end, happens now. */
-static bool is_due(const struct config *c, enum config_strategy strategy, int every, int step)
-{
-    return (strategy == STRATEGY_STEPS && step % every == 0) ||
-           (strategy == STRATEGY_EPOCH && step % c->steps_per_epoch == 0);
-}
-
 static void set_string(char **string, const char *text)
 {
     free(*string);
     *string = zf_strdup(text);
 }
 
+/* Whether the last step's model is evaluated and saved in any case: it may be the best one. */
+static bool ends_with_best(const struct trainer *t)
+{
+    const struct config *c = t->run->config;
+    return c->load_best_model_at_end && c->save_strategy == STRATEGY_STEPS &&
+           t->state.step == c->total_steps;
+}
+
 /* Whether this step's model is saved. While steps are skipped there is none to go on from. */
 static bool saves(const struct trainer *t)
 {
     const struct config *c = t->run->config;
-    return !t->skipping && is_due(c, c->save_strategy, c->save_steps, t->state.step);
+    if (t->skipping)
+        return false;
+    return c->save_strategy == STRATEGY_BEST
+               ? t->is_best
+               : is_due(c, c->save_strategy, c->save_steps, t->state.step) || ends_with_best(t);
 }
 
-/* Remembers the best evaluation of a step that is saved, for load_best_model_at_end. */
-static void note_best(struct trainer *t, const json_t *evaluation)
+/* Watches the metric, and remembers the best evaluation of a step that is saved. */
+static void note_evaluation(struct trainer *t, const json_t *evaluation)
 {
     const struct config *c = t->run->config;
     struct train_state *s = &t->state;
-    if (!c->load_best_model_at_end || !saves(t))
+    if (!c->metric_for_best_model)
         return;
     char *key = zf_format("eval_%s", c->metric_for_best_model);
-    double value = json_number_value(json_object_get(evaluation, key));
+    const double value = json_number_value(json_object_get(evaluation, key));
     free(key);
-    if (s->best_step == 0 ||
-        (c->greater_is_better ? value > s->best_metric : value < s->best_metric)) {
+    watch_take(&s->watch, value, c->greater_is_better, c->early_stopping_threshold);
+    t->is_best = s->best_step == 0 || watch_is_better(value, s->best_metric, c->greater_is_better);
+    if (t->is_best && saves(t)) {
         s->best_metric = value;
         s->best_step = s->step;
         set_string(&s->best_home, c->output_dir);
     }
+}
+
+/* Whether early stopping ends the run here. */
+static bool stops_early(const struct trainer *t)
+{
+    const int patience = t->run->config->early_stopping_patience;
+    return patience > 0 && t->state.watch.waited >= patience;
+}
+
+static bool is_over(const struct trainer *t)
+{
+    return t->state.step >= t->run->config->total_steps || stops_early(t);
 }
 
 /* Evaluates the model as it is, after so many steps. Adds to `evaluation`. */
@@ -196,7 +225,7 @@ static bool evaluate_on_the_way(struct trainer *t, struct zf_error *err)
     bool ok = evaluate(t, t->state.step, evaluation, err);
     if (ok) {
         log_evaluation(t, t->state.step, NULL, evaluation);
-        note_best(t, evaluation);
+        note_evaluation(t, evaluation);
     }
     json_decref(evaluation);
     return ok;
@@ -207,9 +236,11 @@ static bool evaluate_on_the_way(struct trainer *t, struct zf_error *err)
 static bool evaluation_is_due(const struct trainer *t)
 {
     const struct config *c = t->run->config;
-    int step = t->state.step;
-    return t->run->n_dev && is_due(c, c->eval_strategy, c->eval_steps, step) &&
-           (step < c->total_steps || c->load_best_model_at_end);
+    const int step = t->state.step;
+    const double delayed = c->eval_strategy == STRATEGY_EPOCH ? epoch_of(t, step) : step;
+    const bool seeks = c->load_best_model_at_end || c->save_strategy == STRATEGY_BEST;
+    const bool due = is_due(c, c->eval_strategy, c->eval_steps, step) || ends_with_best(t);
+    return t->run->n_dev && due && delayed >= c->eval_delay && (step < c->total_steps || seeks);
 }
 
 /* A step that counts has a loss; and the last step's is that of the model, if it was skipped. */
@@ -307,7 +338,7 @@ static bool save_if_due(struct trainer *t, struct zf_error *err)
 {
     if (!saves(t) || save(t, err))
         return true;
-    if (t->state.step < t->run->config->total_steps)
+    if (!is_over(t))
         return false;
     t->late = *err;
     return true;
@@ -328,6 +359,8 @@ static bool train_step(struct trainer *t, struct zf_error *err)
         return false;
     telemetry_add(&t->telemetry, &done.report, clock_seconds() - start);
     s->step++;
+    s->tokens += done.tokens;
+    t->is_best = false;
     t->skipping = done.report.skipped;
     if (done.report.skipped) {
         s->skipped_steps++;
@@ -474,7 +507,7 @@ static bool start_clean(struct trainer *t, int kept, struct zf_error *err)
  * with all windows closed. */
 static bool settle_on_model(struct trainer *t, bool best, struct zf_error *err)
 {
-    struct train_state ignored;
+    struct train_state ignored = {0};
     if (!best) {
         trace_begin(t->run->trace, TRACE_HOST, "finish");
         engine_finish(t->run->engine);
@@ -487,8 +520,7 @@ static bool settle_on_model(struct trainer *t, bool best, struct zf_error *err)
     live_stage("loading the best model", 0);
     bool ok = checkpoint_check(t->run, path, err) && checkpoint_load(t->run, path, &ignored, err);
     live_stage_end();
-    if (ok)
-        free(ignored.best_home);
+    trainer_state_free(&ignored);
     free(path);
     return ok;
 }
@@ -502,6 +534,7 @@ static void add_results(const struct trainer *t, json_t *results)
     json_object_set_new(results, "epoch", json_real(epoch_of(t, s->step)));
     json_object_set_new(results, "global_step", json_integer(s->step));
     json_object_set_new(results, "skipped_steps", json_integer(s->skipped_steps));
+    json_object_set_new(results, "total_flos", json_real(trainer_state_flos(t->run, s)));
     json_object_set_new(results, "train_loss", json_real(s->total_loss_sum / counted));
     json_object_set_new(results, "train_runtime", json_real(runtime));
     json_object_set_new(results, "train_samples", json_integer(t->run->train.n_sequences));
@@ -509,6 +542,33 @@ static void add_results(const struct trainer *t, json_t *results)
         json_object_set_new(results, "train_samples_per_second", json_real(samples / runtime));
         json_object_set_new(results, "train_steps_per_second", json_real(steps / runtime));
     }
+}
+
+/* What Transformers' Trainer logs when training has ended. */
+static void note_training(struct trainer *t, const json_t *results)
+{
+    json_t *entry = json_copy((json_t *)results);
+    json_object_set_new(entry, "step", json_integer(t->state.step));
+    trainer_state_note(&t->state, entry);
+    json_decref(entry);
+}
+
+static bool write_reports(const struct trainer *t, const json_t *results, struct zf_error *err)
+{
+    bool ok = true;
+    if (t->progress)
+        ok = trainer_state_write(t->run, &t->state, t->run->config->output_dir, false, err) &&
+             model_card_write(t->run, t->state.history, results, err);
+    return comm_all_ok(t->run->comm, ok, err);
+}
+
+static void tell_of_early_stop(const struct trainer *t)
+{
+    const struct config *c = t->run->config;
+    log_info("early stopping after step %d of %d: eval_%s, at best %g, has not been better by more "
+             "than %g for %d evaluation(s)",
+             t->state.step, c->total_steps, c->metric_for_best_model, t->state.watch.best,
+             c->early_stopping_threshold, t->state.watch.waited);
 }
 
 /* After the last step, and its checkpoint: what the run leaves, and what is reported of it. The
@@ -521,6 +581,8 @@ static bool conclude(struct trainer *t, json_t *results, struct zf_error *err)
         follow_saving(t, true, &t->late);
     const bool lost = *t->late.text && s->best_step >= t->begun_step; /* it has no checkpoint */
     bool best = t->run->config->load_best_model_at_end && s->best_step > 0 && !lost;
+    if (stops_early(t))
+        tell_of_early_stop(t);
     if (s->skipped_steps == s->step)
         return zf_fail(err, "the gradient was not finite in any of the %d steps" ADVICE, s->step);
     if (!settle_on_model(t, best, err))
@@ -537,15 +599,18 @@ static bool conclude(struct trainer *t, json_t *results, struct zf_error *err)
     live_stage("writing the model", 0);
     ok = ok && (t->run->stopped || checkpoint_export(t->run, t->run->config->output_dir, err));
     live_stage_end();
-    if (ok && !t->run->stopped && t->run->n_dev > 0)
-        log_evaluation(t, step, best ? "best" : "final", evaluation);
+    if (ok && !t->run->stopped) {
+        note_training(t, results);
+        if (t->run->n_dev > 0)
+            log_evaluation(t, step, best ? "best" : "final", evaluation);
+    }
     json_object_update(results, evaluation);
     json_decref(evaluation);
     if (!ok || t->run->stopped)
         return ok;
     if (*t->late.text)
         return zf_fail(err, "the model is written, but %.900s", t->late.text);
-    return drop_oldest(t, s->step, err);
+    return write_reports(t, results, err) && drop_oldest(t, s->step, err);
 }
 
 static bool write_config(const struct run *run, struct zf_error *err)
@@ -616,7 +681,7 @@ bool train(struct run *run, json_t *results, struct zf_error *err)
     ok = ok && open_reports(&t, err) && start_clean(&t, kept, err) && write_config(run, err);
     t.first_step = t.state.step;
     t.start = clock_seconds();
-    while (ok && !run->stopped && t.state.step < run->config->total_steps)
+    while (ok && !run->stopped && !is_over(&t))
         ok = train_step(&t, err);
     ok = ok && (run->stopped || conclude(&t, results, err));
     if (ok && run->stopped)
@@ -624,7 +689,7 @@ bool train(struct run *run, json_t *results, struct zf_error *err)
     if (!ok) /* what was saved before the fault is worth having */
         follow_saving(&t, true, &ignored);
     ok = close_reports(&t, ok, results, err);
-    free(t.state.best_home);
+    trainer_state_free(&t.state);
     free(t.order);
     return ok;
 }

@@ -335,16 +335,22 @@ void glue_free(struct glue_data *data)
     *data = (struct glue_data){0};
 }
 
+char *glue_submission_path(const struct glue_task *task, enum glue_split split,
+                           const char *directory)
+{
+    const bool mismatched = split == GLUE_DEV_MISMATCHED || split == GLUE_TEST_MISMATCHED;
+    const char *suffix = !task->has_mismatched ? "" : mismatched ? "-mm" : "-m";
+    return zf_format("%s/%s%s.tsv", directory, task->directory, suffix);
+}
+
 bool glue_write_submission(const struct glue_task *task, enum glue_split split,
                            const struct glue_data *data, const float *prediction,
                            const char *directory, struct zf_error *err)
 {
-    bool mismatched = split == GLUE_DEV_MISMATCHED || split == GLUE_TEST_MISMATCHED;
-    const char *suffix = !task->has_mismatched ? "" : mismatched ? "-mm" : "-m";
     struct file_replace f;
     if (!file_make_directory(directory, err))
         return false;
-    char *path = zf_format("%s/%s%s.tsv", directory, task->directory, suffix);
+    char *path = glue_submission_path(task, split, directory);
     bool ok = file_replace_begin(&f, path, err);
     free(path);
     if (!ok)

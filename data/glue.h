@@ -66,8 +66,10 @@ void glue_free(struct glue_data *data);
 /* "train", "dev", "dev_matched", ... as the file is named. */
 const char *glue_split_name(const struct glue_task *task, enum glue_split split);
 
-/* Writes predictions in GLUE's submission format ("index\tprediction", the task's file name, such
- * as SST-2.tsv or MNLI-mm.tsv, in `directory`, which is made if it is not there). prediction:
+/* A test split's file in `directory`, such as SST-2.tsv or MNLI-mm.tsv, as a new string. */
+char *glue_submission_path(const struct glue_task *task, enum glue_split split,
+                           const char *directory);
+/* Writes it in GLUE's submission format ("index\tprediction"); makes the directory. prediction:
  * (n_examples), label ids or scores. */
 bool glue_write_submission(const struct glue_task *task, enum glue_split split,
                            const struct glue_data *data, const float *prediction,

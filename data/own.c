@@ -280,15 +280,15 @@ void own_hold_out(struct glue_data *from, struct glue_data *to, int n, uint64_t 
 }
 
 bool own_write_predictions(const char *path, const float *prediction, int n,
-                           const struct own_labels *labels, struct zf_error *err)
+                           const char *const *names, struct zf_error *err)
 {
     struct file_replace f;
     if (!file_replace_begin(&f, path, err))
         return false;
     fprintf(f.stream, "index\tprediction\n");
     for (int i = 0; i < n; i++)
-        if (labels)
-            fprintf(f.stream, "%d\t%s\n", i, labels->names[(int)prediction[i]]);
+        if (names)
+            fprintf(f.stream, "%d\t%s\n", i, names[(int)prediction[i]]);
         else
             fprintf(f.stream, "%d\t%.3f\n", i, (double)prediction[i]);
     return file_replace_end(&f, true, err);

@@ -49,8 +49,8 @@ bool own_examples(struct glue_data *data, struct table *t, const struct own_colu
 void own_hold_out(struct glue_data *from, struct glue_data *to, int n, uint64_t seed);
 
 /* Writes FILE with "index\tprediction" and a row for each of n predictions: names of labels, or
- * scores where labels is NULL, as run_glue.py writes its predict_results. */
+ * scores where names is NULL, as run_glue.py writes its predict_results. */
 bool own_write_predictions(const char *path, const float *prediction, int n,
-                           const struct own_labels *labels, struct zf_error *err);
+                           const char *const *names, struct zf_error *err);
 
 #endif

@@ -11,7 +11,7 @@ struct pipeline *pipeline_create(void)
     p->normalizer = normalizer_create();
     p->splitter = splitter_create();
     p->bpe = bpe_create();
-    p->eos = -1;
+    p->eos = p->pad = -1;
     p->class = "PreTrainedTokenizerFast";
     return p;
 }

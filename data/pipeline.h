@@ -20,7 +20,7 @@ struct pipeline {
     struct bpe *bpe;
     struct token_template single,
         pair;          /* what is put around one text, and around and between two */
-    int eos;           /* id, or -1 */
+    int eos, pad;      /* ids, or -1 */
     const char *class; /* what describes it in tokenizer_config.json */
     bool needs_class;  /* its own file says another one, or none */
     bool add_prefix_space;

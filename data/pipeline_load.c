@@ -136,6 +136,12 @@ static int find_eos(const struct pipeline *p, const struct settings *s)
     return -1;
 }
 
+static void find_roles(struct pipeline *p, const struct settings *s, enum stages stages)
+{
+    p->eos = find_eos(p, s);
+    p->pad = find_token(p, settings_role(s, "pad_token", stages == OF_QWEN2 ? end_of_text : NULL));
+}
+
 /* How an added token looks in a text in which it is found; NULL: it never is. */
 static char *found_text(const struct pipeline *p, const struct added_token *t)
 {
@@ -228,7 +234,7 @@ static bool load_vocab(struct pipeline *p, const struct settings *s, const char 
     note_class_tokens(p, s, stages);
     if (!pipeline_set_stages(p, stages, s, &rules, err) || !index_tokens(p, &rules, vocab, err))
         return false;
-    p->eos = find_eos(p, s);
+    find_roles(p, s, stages);
     return tables_read_merges(p->bpe, merges, err) &&
            read_bos_and_eos(p, s, stages == OF_QWEN2 ? NULL : end_of_text, end_of_text, err);
 }
@@ -341,7 +347,7 @@ static bool read_tables(struct pipeline *p, const struct bpe_rules *rules, const
     note_class_tokens(p, s, stages);
     if (!index_tokens(p, rules, f->path, err))
         return false;
-    p->eos = find_eos(p, s);
+    find_roles(p, s, stages);
     return tables_scan_merges(p->bpe, &merges, err);
 }
 
@@ -431,7 +437,7 @@ static bool load_model(struct pipeline *p, const struct settings *s, const char 
     for (size_t at = 0; spm_next_piece(bytes, n, &at, &piece, &broken);)
         if (!add_merges_of_piece(p, &piece, path, err))
             return false;
-    p->eos = find_eos(p, s);
+    find_roles(p, s, OF_LLAMA);
     return read_bos_and_eos(p, s, "<s>", "</s>", err);
 }
 

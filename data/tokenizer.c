@@ -180,6 +180,23 @@ int tokenizer_eos(const struct tokenizer *t)
     return t->bpe ? t->bpe->eos : spm_special_id(t->spm, SPM_END);
 }
 
+int tokenizer_pad(const struct tokenizer *t)
+{
+    return t->bpe ? t->bpe->pad : spm_special_id(t->spm, SPM_PAD);
+}
+
+bool tokenizer_is_special(const struct tokenizer *t, int id)
+{
+    bool found = false;
+    if (t->spm)
+        for (enum spm_special i = SPM_UNKNOWN; i <= SPM_PAD; i++)
+            found |= id >= 0 && spm_special_id(t->spm, i) == id;
+    else
+        for (int i = 0; i < t->bpe->added.n; i++)
+            found |= t->bpe->added.tokens[i].id == id;
+    return found;
+}
+
 struct token_template tokenizer_template(const struct tokenizer *t, bool pair)
 {
     if (!t->bpe)
@@ -202,9 +219,16 @@ const char *tokenizer_file(const struct tokenizer *t, const char *name, size_t *
     return NULL;
 }
 
-static void set_string(json_t *object, const char *key, const char *text, size_t n)
+static void set_token(const struct tokenizer *t, json_t *object, const char *key, int id)
 {
+    if (t->spm) {
+        json_object_set_new(object, key, json_string(spm_token(t->spm, id)));
+        return;
+    }
+    char *text = zf_malloc(bpe_token_text(t->bpe->bpe, id, NULL));
+    size_t n = bpe_token_text(t->bpe->bpe, id, text);
     json_object_set_new(object, key, json_stringn(text, n));
+    free(text);
 }
 
 /* GPT2Tokenizer's tokens with a role are all one. */
@@ -215,14 +239,11 @@ static void describe_bpe(const struct tokenizer *t, json_t *config)
     json_object_set_new(config, "add_prefix_space", json_boolean(p->add_prefix_space));
     if (p->eos < 0)
         return;
-    char *text = zf_malloc(bpe_token_text(p->bpe, p->eos, NULL));
-    size_t n = bpe_token_text(p->bpe, p->eos, text);
-    set_string(config, "eos_token", text, n);
+    set_token(t, config, "eos_token", p->eos);
     if (strcmp(p->class, "GPT2Tokenizer") == 0) {
-        set_string(config, "bos_token", text, n);
-        set_string(config, "unk_token", text, n);
+        set_token(t, config, "bos_token", p->eos);
+        set_token(t, config, "unk_token", p->eos);
     }
-    free(text);
 }
 
 /* BertGenerationTokenizer is the class of Transformers that hands a text to the SentencePiece
@@ -245,21 +266,23 @@ static void describe_sentencepiece(const struct tokenizer *t, json_t *config)
     }
 }
 
-static bool write_config(const struct tokenizer *t, const char *path, struct zf_error *err)
+static bool write_config(const struct tokenizer *t, const char *path, int pad, struct zf_error *err)
 {
     json_t *config = json_object();
     if (t->bpe)
         describe_bpe(t, config);
     else
         describe_sentencepiece(t, config);
+    if (tokenizer_pad(t) < 0 && pad >= 0)
+        set_token(t, config, "pad_token", pad);
     bool ok = json_write(path, config, 17, err);
     json_decref(config);
     return ok;
 }
 
-/* The source's own, but for the class. */
-static bool write_renamed_config(const struct tokenizer *t, const struct kept_file *f,
-                                 const char *path, struct zf_error *err)
+/* The source's own, but for the class and the padding token. */
+static bool write_changed_config(const struct tokenizer *t, const struct kept_file *f,
+                                 const char *path, int pad, struct zf_error *err)
 {
     struct json_file config;
     size_t mark = f->n >= 3 && memcmp(f->text, "\xEF\xBB\xBF", 3) == 0 ? 3 : 0, n = f->n - mark;
@@ -267,23 +290,28 @@ static bool write_renamed_config(const struct tokenizer *t, const struct kept_fi
     memcpy(text, f->text + mark, n + 1);
     if (!json_parse(&config, path, text, n, err))
         return false;
-    json_object_set_new(config.root, "tokenizer_class", json_string(t->bpe->class));
+    if (t->bpe->needs_class)
+        json_object_set_new(config.root, "tokenizer_class", json_string(t->bpe->class));
+    if (t->bpe->pad < 0 && pad >= 0)
+        set_token(t, config.root, "pad_token", pad);
     bool ok = json_write(path, config.root, 17, err);
     json_free(&config);
     return ok;
 }
 
 /* Writes one of file_names, or sees to it that none is there. */
-static bool save_file(const struct tokenizer *t, int i, const char *directory, struct zf_error *err)
+static bool save_file(const struct tokenizer *t, int i, const char *directory, int pad,
+                      struct zf_error *err)
 {
     char *path = zf_format("%s/%s", directory, file_names[i]);
     bool ok = true, is_config = strcmp(file_names[i], config_name) == 0;
-    if (t->files[i].text && is_config && t->bpe && t->bpe->needs_class)
-        ok = write_renamed_config(t, &t->files[i], path, err);
+    bool changes = t->bpe && (t->bpe->needs_class || (t->bpe->pad < 0 && pad >= 0));
+    if (t->files[i].text && is_config && changes)
+        ok = write_changed_config(t, &t->files[i], path, pad, err);
     else if (t->files[i].text)
         ok = file_write(path, t->files[i].text, t->files[i].n, err);
     else if (is_config)
-        ok = write_config(t, path, err);
+        ok = write_config(t, path, pad, err);
     else if (unlink(path) != 0 && errno != ENOENT)
         ok = zf_fail(err, "%s: another tokenizer's file cannot be removed: %s", path,
                      strerror(errno));
@@ -299,12 +327,12 @@ static bool has_config(const struct tokenizer *t)
     return false;
 }
 
-bool tokenizer_save(const struct tokenizer *t, const char *directory, struct zf_error *err)
+bool tokenizer_save(const struct tokenizer *t, const char *directory, int pad, struct zf_error *err)
 {
     if (!file_make_directory(directory, err))
         return false;
     for (int i = 0; i < N_FILES; i++)
-        if (!save_file(t, i, directory, err))
+        if (!save_file(t, i, directory, pad, err))
             return false;
     if (!t->model.text)
         return true;

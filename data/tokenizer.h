@@ -38,7 +38,11 @@ char *tokenizer_decode(const struct tokenizer *t, const int *ids, size_t n, size
 
 int tokenizer_vocab_size(const struct tokenizer *t);   /* ids are below this */
 int tokenizer_eos(const struct tokenizer *t);          /* end-of-text id, or -1 */
+int tokenizer_pad(const struct tokenizer *t);          /* id for padding, or -1 */
 const char *tokenizer_kind(const struct tokenizer *t); /* "BPE" or "SentencePiece", for messages */
+
+/* Whether a token is none of a text's own words. */
+bool tokenizer_is_special(const struct tokenizer *t, int id);
 
 /* The bytes, with a NUL behind them, of a file of its folder that Transformers reads beside a
  * tokenizer's tables, such as "tokenizer_config.json"; NULL where there is none. */
@@ -46,8 +50,10 @@ const char *tokenizer_file(const struct tokenizer *t, const char *name, size_t *
 
 /* Puts into `directory` the files from which both Transformers and tokenizer_load make this
  * tokenizer again, in any model's folder: its own files, and tokenizer_config.json where the source
- * had none, or left the class to the model's type. Removes
- * another tokenizer's files of the same kind. */
-bool tokenizer_save(const struct tokenizer *t, const char *directory, struct zf_error *err);
+ * had none, or left the class to the model's type. pad: a special token that is named there for
+ * padding if the tokenizer has none for that, or -1. Removes another tokenizer's files of the same
+ * kind. */
+bool tokenizer_save(const struct tokenizer *t, const char *directory, int pad,
+                    struct zf_error *err);
 
 #endif

@@ -58,7 +58,12 @@ enum ds_scheduler {
 
 enum warmup_type { WARMUP_LOG, WARMUP_LINEAR };
 
-enum config_strategy { STRATEGY_NO, STRATEGY_STEPS, STRATEGY_EPOCH };
+enum config_strategy {
+    STRATEGY_NO,
+    STRATEGY_STEPS,
+    STRATEGY_EPOCH,
+    STRATEGY_BEST, /* save_strategy alone: whenever an evaluation is the best so far */
+};
 
 enum config_device { CONFIG_DEVICE_AUTO, CONFIG_DEVICE_CPU, CONFIG_DEVICE_CUDA };
 
@@ -167,22 +172,28 @@ struct config {
     int max_steps; /* outranks num_train_epochs where it is above 0 */
     enum lr_scheduler lr_scheduler_type;
     double warmup_ratio;
-    int warmup_steps; /* after config_resolve_steps with warmup_ratio counted in */
+    double warmup_steps; /* after config_resolve_steps with warmup_ratio counted in */
     struct scheduler_config scheduler;
     int steps_per_epoch, total_steps; /* set by config_resolve_steps */
     char *max_runtime;                /* as it was given, or NULL, */
     double max_seconds;               /* and in seconds; 0: no limit */
 
-    /* reports, evaluation while training, checkpoints */
-    int logging_steps;
+    /* reports, evaluation while training, checkpoints; what is below 1 is a share of all steps, and
+     * like warmup_steps a whole number after config_resolve_steps */
+    double logging_steps, eval_steps, save_steps;
     bool logging_first_step, disable_tqdm;
-    enum config_strategy eval_strategy, save_strategy;
-    int eval_steps, save_steps;
+    enum config_strategy logging_strategy, eval_strategy, save_strategy;
+    double eval_delay;    /* steps or epochs before the first evaluation, as eval_strategy says */
     int save_total_limit; /* CONFIG_AUTO: keep all */
     char *trace;          /* a file for a timeline in Chrome's trace format */
     bool load_best_model_at_end;
-    char *metric_for_best_model; /* set where load_best_model_at_end is: "loss", "accuracy", ... */
+    char
+        *metric_for_best_model; /* "loss", "accuracy", ...; set where some evaluation is to be found
+                                    the best, for load_best_model_at_end, save_strategy "best" or
+                                    early stopping */
     bool greater_is_better;
+    int early_stopping_patience; /* evaluations; CONFIG_AUTO: the run goes to its end */
+    double early_stopping_threshold;
     char *report_to;             /* as it was given: names with commas between */
     bool reports_to_tensorboard; /* and what follows from it */
     char *logging_dir;           /* then the folder of event files, or NULL */

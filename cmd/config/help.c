@@ -16,6 +16,7 @@ static const char *placeholder(const struct config_key *key)
     case CONFIG_TRUTH:
         return "true|false|auto";
     case CONFIG_INT:
+    case CONFIG_STEPS:
         return "N";
     case CONFIG_REAL:
         return "X";

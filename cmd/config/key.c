@@ -191,6 +191,9 @@ const char *config_expected(const struct config_key *key, char *out, size_t size
         append(out, size, "a string%s", key->type == CONFIG_NAMES ? " or a list of strings" : "");
     } else if (key->type == CONFIG_CHOICE) {
         append_choices(key->choices, out, size);
+    } else if (key->type == CONFIG_STEPS) {
+        append(out, size, "a whole number of steps, or a share of all steps%s below 1",
+               key->min > 0 ? " above 0 and" : "");
     } else {
         bool fraction = key->type == CONFIG_REAL && key->min == 0 && key->max <= 1;
         append(out, size, "%s",
@@ -234,7 +237,7 @@ json_t *config_parse_text(const struct config_key *key, const char *text)
     json_t *value = NULL;
     if (key->type == CONFIG_BOOL || key->type == CONFIG_TRUTH)
         value = parse_bool(text);
-    else if (key->type == CONFIG_INT || key->type == CONFIG_REAL)
+    else if (key->type == CONFIG_INT || key->type == CONFIG_REAL || key->type == CONFIG_STEPS)
         value = parse_number(text);
     else if (key->type == CONFIG_PAIR)
         value = json_loads(text, 0, NULL);
@@ -271,7 +274,9 @@ static bool store_number(struct config *c, const struct config_key *key, const j
         x = CONFIG_AUTO - word;
     else if (!json_is_number(value) || x < key->min || x > key->max)
         return false;
-    if (key->type == CONFIG_REAL)
+    if (key->type == CONFIG_STEPS && x > 1 && x != floor(x))
+        return false;
+    if (key->type != CONFIG_INT)
         *(double *)field(c, key) = x;
     else if (x == floor(x))
         *(int *)field(c, key) = (int)x;
@@ -348,6 +353,7 @@ bool config_store(struct config *c, const struct config_key *key, const json_t *
         return store_truth(c, key, value);
     case CONFIG_INT:
     case CONFIG_REAL:
+    case CONFIG_STEPS:
         return store_number(c, key, value);
     case CONFIG_CHOICE:
         return store_choice(c, key, json_string_value(value));
@@ -367,7 +373,7 @@ void config_reset(struct config *c, const struct config_key *key)
 {
     if (key->type == CONFIG_INT)
         *(int *)field(c, key) = CONFIG_AUTO;
-    else if (key->type == CONFIG_REAL)
+    else if (key->type == CONFIG_REAL || key->type == CONFIG_STEPS)
         *(double *)field(c, key) = CONFIG_AUTO;
     json_t *value = key->standard ? config_parse_text(key, key->standard) : NULL;
     bool fits = !value || config_store(c, key, value);
@@ -382,7 +388,8 @@ static json_t *number_value(const struct config_key *key, double x)
         return choice_value(key->word, (int)(CONFIG_AUTO - x));
     if (x == CONFIG_AUTO && !key->standard)
         return NULL;
-    return key->type == CONFIG_INT ? json_integer((json_int_t)x) : json_real(x);
+    const bool whole = key->type == CONFIG_INT || (key->type == CONFIG_STEPS && x == floor(x));
+    return whole ? json_integer((json_int_t)x) : json_real(x);
 }
 
 json_t *config_value(const struct config *c, const struct config_key *key)
@@ -397,6 +404,7 @@ json_t *config_value(const struct config *c, const struct config_key *key)
     case CONFIG_INT:
         return number_value(at, *(int *)field(c, at));
     case CONFIG_REAL:
+    case CONFIG_STEPS:
         return number_value(at, *(double *)field(c, at));
     case CONFIG_STRING:
     case CONFIG_NAMES:

@@ -374,19 +374,34 @@ static bool resolve_evaluation(struct config *c, struct zf_error *err)
     return true;
 }
 
-/* The checkpoint to end with must have been evaluated. */
-static bool resolve_best(struct config *c, struct zf_error *err)
+/* Who asks for an evaluation to be found the best: a key's name, or NULL. */
+static const char *seeker_of_best(const struct config *c)
 {
-    if (!c->load_best_model_at_end)
-        return true;
+    return c->load_best_model_at_end           ? "load_best_model_at_end"
+           : c->save_strategy == STRATEGY_BEST ? "save_strategy"
+           : c->early_stopping_patience > 0    ? "early_stopping_patience"
+                                               : NULL;
+}
+
+/* The checkpoint to end with must have been evaluated. Shares of all steps are looked at when their
+ * number is known. */
+static bool check_best(const struct config *c, struct zf_error *err)
+{
     if (c->eval_strategy == STRATEGY_NO || c->save_strategy != c->eval_strategy)
         return config_clash(c, "load_best_model_at_end", err,
                             "it needs eval_strategy and save_strategy to be both \"steps\" or both "
-                            "\"epoch\"");
-    if (c->save_strategy == STRATEGY_STEPS && c->save_steps % c->eval_steps != 0)
+                            "\"epoch\", or save_strategy \"best\" with either");
+    if (c->save_strategy == STRATEGY_STEPS && c->save_steps >= 1 && c->eval_steps >= 1 &&
+        fmod(c->save_steps, c->eval_steps) != 0)
         return config_clash(c, "load_best_model_at_end", err,
-                            "it needs save_steps (%d) to be a multiple of eval_steps (%d)",
+                            "it needs save_steps (%g) to be a multiple of eval_steps (%g)",
                             c->save_steps, c->eval_steps);
+    return true;
+}
+
+/* What is measured, and which way is better. */
+static void resolve_metric(struct config *c)
+{
     if (!c->metric_for_best_model) {
         replace(&c->metric_for_best_model, "loss");
         config_mark_auto(c, "metric_for_best_model");
@@ -395,9 +410,32 @@ static bool resolve_best(struct config *c, struct zf_error *err)
     }
     if (!config_is_given(c, "greater_is_better")) {
         c->greater_is_better = !strstr(c->metric_for_best_model, "loss") &&
-                               !strstr(c->metric_for_best_model, "perplexity");
+                               !strstr(c->metric_for_best_model, "perplexity") &&
+                               !strstr(c->metric_for_best_model, "mse");
         config_mark_auto(c, "greater_is_better");
     }
+}
+
+static bool resolve_best(struct config *c, struct zf_error *err)
+{
+    const char *seeker = seeker_of_best(c);
+    if (c->early_stopping_threshold > 0 && c->early_stopping_patience < 1)
+        return config_clash(c, "early_stopping_threshold", err,
+                            "early_stopping_patience, which it belongs to, is not given");
+    if (!seeker && !c->metric_for_best_model)
+        return true;
+    resolve_metric(c);
+    if (!seeker || !c->do_train)
+        return true;
+    if (c->load_best_model_at_end && c->save_strategy != STRATEGY_BEST && !check_best(c, err))
+        return false;
+    if (c->eval_strategy == STRATEGY_NO)
+        return config_clash(c, seeker, err,
+                            "nothing is evaluated while training: it needs eval_strategy "
+                            "\"steps\" or \"epoch\"");
+    if (c->early_stopping_patience > 0 && !c->load_best_model_at_end)
+        log_warn("early_stopping_patience without load_best_model_at_end: the run leaves the model "
+                 "of its last step, not the best one");
     return true;
 }
 
@@ -547,7 +585,7 @@ static void resolve_scheduler_steps(struct config *c)
     if (s->type == DS_SCHEDULER_NONE)
         return;
     if (s->warmup_num_steps == CONFIG_AUTO)
-        s->warmup_num_steps = c->warmup_steps > 0 ? c->warmup_steps : 1;
+        s->warmup_num_steps = c->warmup_steps > 0 ? (int)c->warmup_steps : 1;
     if (c->warmup_steps != s->warmup_num_steps)
         config_mark_auto(c, "warmup_steps");
     c->warmup_steps = s->warmup_num_steps;
@@ -562,6 +600,30 @@ static void resolve_scheduler_steps(struct config *c)
     }
 }
 
+/* Numbers of steps that are given as shares of all, as Transformers 5 rounds them. */
+static bool resolve_shares(struct config *c, struct zf_error *err)
+{
+    const struct {
+        const char *name;
+        double *steps;
+    } shares[] = {{"warmup_steps", &c->warmup_steps},
+                  {"logging_steps", &c->logging_steps},
+                  {"eval_steps", &c->eval_steps},
+                  {"save_steps", &c->save_steps}};
+    for (size_t i = 0; i < sizeof shares / sizeof *shares; i++)
+        if (*shares[i].steps > 0 && *shares[i].steps < 1) {
+            *shares[i].steps = ceil(c->total_steps * *shares[i].steps);
+            config_mark_auto(c, shares[i].name);
+        }
+    if (!c->load_best_model_at_end || c->save_strategy != STRATEGY_STEPS ||
+        fmod(c->save_steps, c->eval_steps) == 0)
+        return true;
+    return config_clash(c, "load_best_model_at_end", err,
+                        "it needs save_steps to be a multiple of eval_steps, and of %d steps they "
+                        "are %g and %g",
+                        c->total_steps, c->save_steps, c->eval_steps);
+}
+
 bool config_resolve_steps(struct config *c, int train_examples, struct zf_error *err)
 {
     if (train_examples < 1)
@@ -573,8 +635,10 @@ bool config_resolve_steps(struct config *c, int train_examples, struct zf_error 
         return config_clash(c, "num_train_epochs", err, "of %d steps each, that is more than %d",
                             c->steps_per_epoch, INT_MAX);
     c->total_steps = (int)steps;
+    if (!resolve_shares(c, err))
+        return false;
     if (c->warmup_steps == 0 && c->warmup_ratio > 0) {
-        c->warmup_steps = (int)ceil(c->warmup_ratio * c->total_steps);
+        c->warmup_steps = ceil(c->warmup_ratio * c->total_steps);
         config_mark_auto(c, "warmup_steps");
     }
     if (c->warmup_ratio > 0)

@@ -19,6 +19,8 @@
     ARG(key), .type = CONFIG_INT, .standard = value, .min = low, .max = INT_MAX, .help = text
 #define ARG_REAL(key, value, low, high, text)                                                      \
     ARG(key), .type = CONFIG_REAL, .standard = value, .min = low, .max = high, .help = text
+#define ARG_STEPS(key, value, low, text)                                                           \
+    ARG(key), .type = CONFIG_STEPS, .standard = value, .min = low, .max = INT_MAX, .help = text
 #define ARG_TEXT(key, text)         ARG(key), .type = CONFIG_STRING, .help = text
 #define ARG_NAMES(key, value, text) ARG(key), .type = CONFIG_NAMES, .standard = value, .help = text
 #define ARG_CHOICE(key, list, value, text)                                                         \
@@ -161,7 +163,8 @@ const struct config_key config_table[] = {
     {ARG_CHOICE(lr_scheduler_type, "linear|cosine|constant|constant_with_warmup", "linear",
                 "how the learning rate goes after warm-up")},
     {ARG_REAL(warmup_ratio, "0", 0, 1, "share of all steps that warm up linearly")},
-    {ARG_INT(warmup_steps, "0", 0, "steps that warm up, in place of warmup_ratio if above 0")},
+    {ARG_STEPS(warmup_steps, "0", 0,
+               "steps that warm up, in place of warmup_ratio if above 0; below 1: their share")},
     {DS_CHOICE("scheduler.type", scheduler.type, "none|WarmupLR|WarmupDecayLR|WarmupCosineLR",
                "none", "DeepSpeed's schedulers, in place of lr_scheduler_type")},
     {DS_CHOICE(SCHED "warmup_type", scheduler.warmup_type, "log|linear", "log",
@@ -181,23 +184,32 @@ const struct config_key config_table[] = {
                "WarmupCosineLR: the last rate as a share of learning_rate")},
 
     {HEADING("Reports, evaluation while training, checkpoints")},
-    {ARG_INT(logging_steps, "500", 1, "steps between lines of the log")},
+    {ARG_STEPS(
+        logging_steps, "500", ABOVE_0,
+        "steps between lines of the log; below 1, here and in the next two: a share of all")},
     {SAME("steps_per_print", "logging_steps")},
+    {ARG_CHOICE(logging_strategy, "no|steps|epoch", "steps", "when to write a line of the log")},
     {ARG_BOOL(logging_first_step, "false", "log the first step too")},
     {ARG_BOOL(disable_tqdm, "false",
-              "no live line on a terminal; NO_COLOR in the environment takes the "
-              "colours")},
+              "no live line on a terminal; NO_COLOR in the environment takes the colours")},
     {ARG_TEXT(trace, "file for a timeline of device, link and host workers, for ui.perfetto.dev")},
     {ARG_CHOICE(eval_strategy, "no|steps|epoch", "no",
                 "evaluate while training; steps where eval_steps is given")},
     {SAME(CONFIG_ARGUMENTS "evaluation_strategy", "eval_strategy")},
-    {ARG_INT(eval_steps, NULL, 1, "steps between evaluations; default: logging_steps")},
-    {ARG_CHOICE(save_strategy, "no|steps|epoch", "steps", "when to write a checkpoint")},
-    {ARG_INT(save_steps, "500", 1, "steps between checkpoints")},
+    {ARG_STEPS(eval_steps, NULL, ABOVE_0, "steps between evaluations; default: logging_steps")},
+    {ARG_REAL(eval_delay, "0", 0, NO_END,
+              "steps, or epochs with eval_strategy epoch, before the first evaluation")},
+    {ARG_CHOICE(save_strategy, "no|steps|epoch|best", "steps",
+                "when to write a checkpoint; best: when an evaluation is the best so far")},
+    {ARG_STEPS(save_steps, "500", ABOVE_0, "steps between checkpoints")},
     {ARG_INT(save_total_limit, NULL, 1, "keep the last N checkpoints; default: all")},
     {ARG_BOOL(load_best_model_at_end, "false", "end with the checkpoint that evaluated best")},
     {ARG_TEXT(metric_for_best_model, "what is best: loss (default) or a metric of the task")},
-    {ARG_BOOL(greater_is_better, NULL, "default: unless the metric is a loss or perplexity")},
+    {ARG_BOOL(greater_is_better, NULL, "default: unless the metric is a loss, perplexity or mse")},
+    {ARG_INT(early_stopping_patience, NULL, 1,
+             "end training when so many evaluations, one after the other, were no better")},
+    {ARG_REAL(early_stopping_threshold, "0", 0, NO_END,
+              "what early stopping calls better is better by more than this")},
     {ARG_BOOL(html_report, "true",
               "output_dir/report.html: curves, memory, mistakes and configuration as one page, "
               "written while training too; zf-bench report puts several runs on one")},

@@ -23,6 +23,7 @@ enum config_type {
     CONFIG_TRUTH, /* the same or "auto", in an int: CONFIG_AUTO until it is settled */
     CONFIG_INT,
     CONFIG_REAL,
+    CONFIG_STEPS, /* a whole number of steps, or below 1 a share of all, in a double */
     CONFIG_STRING,
     CONFIG_NAMES,  /* a string, of names with commas between; in the file a list of them too */
     CONFIG_CHOICE, /* an enum, whose values are numbered as in `choices` */
@@ -48,10 +49,11 @@ extern const struct config_key config_table[];
 extern const int config_table_rows;
 
 /* A key of DeepSpeed's or Transformers' that has no field here. Where its value asks for nothing it
- * is passed over: null and "auto"; and those that `harmless` tells, or without it false, 0, "none"
- * and a block that is not enabled. */
+ * is passed over: null and "auto"; and its default, or those that `harmless` tells, or without
+ * either false, 0, "none" and a block that is not enabled. */
 struct config_foreign {
     const char *name;     /* a key path; a block stands for all within it */
+    char standard[32];    /* its default, or "": one of those that ask for nothing anyhow */
     const char *harmless; /* the values that ask for nothing, as an extended pattern for fnmatch */
     const char *refused;  /* why the run would not be what it asks for; NULL: a warning is enough */
     const char *note;     /* what to use instead, for the warning; or NULL */

@@ -32,7 +32,7 @@ if "$python" -c "import torch, transformers" 2>/dev/null; then
         "$build/tests/test_pretrained"
     grep sentences: "$scratch/check.log"
     check "Transformers gives the same labels" "$python" tests/e2e/lib/predict.py "$scratch/out" \
-        "$scratch/dev.tsv" "$scratch/out/MRPC.tsv" 128
+        "$scratch/dev.tsv" "$scratch/out/predict_results_mrpc.txt" 128
     tail -n 1 "$scratch/check.log"
 else
     echo "$python has no Transformers: losses are compared with those in $expected, labels with none"

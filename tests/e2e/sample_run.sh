@@ -12,10 +12,11 @@ check "the sample runs" "$train" --config configs/sample.json --max_train_sample
 cp "$scratch/check.log" "$scratch/printed"
 
 for file in model.safetensors config.json vocab.json merges.txt tokenizer_config.json \
-    all_results.json trainer_log.jsonl zf_train_config.json SST-2.tsv; do
+    all_results.json train_results.json eval_results.json trainer_state.json trainer_log.jsonl README.md \
+    zf_train_config.json SST-2.tsv predict_results_sst2.txt; do
     check "$file is there" test -s "$out/$file"
 done
-check "nothing else is there" test "$(find "$out" -mindepth 1 | wc -l)" = 9
+check "nothing else is there" test "$(find "$out" -mindepth 1 | wc -l)" = 14
 check "the log is JSON lines with steps" python3 - "$out" <<'END'
 import json, sys
 entries = [json.loads(line) for line in open(sys.argv[1] + "/trainer_log.jsonl")]

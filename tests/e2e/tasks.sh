@@ -14,7 +14,7 @@ results_are() { # results_are FOLDER KEY...: the evaluation has these, all finit
     python3 - "$@" <<'END'
 import json, math, sys
 results = json.load(open(sys.argv[1] + "/all_results.json"))
-evaluation = {k for k in results if k.startswith("eval_") and not ("runtime" in k or "samples" in k)}
+evaluation = {k for k in results if k.startswith("eval_") and not ("runtime" in k or "samples" in k or "per_second" in k)}
 assert evaluation == set(sys.argv[2:]), evaluation
 assert all(math.isfinite(v) for v in results.values()), results
 END
@@ -50,9 +50,9 @@ while read -r task file labels metrics; do
 done <<'END'
 CoLA CoLA.tsv 0|1 matthews_correlation
 SST-2 SST-2.tsv 0|1 accuracy
-MRPC MRPC.tsv 0|1 accuracy f1
-STS-B STS-B.tsv [0-5]\.[0-9]+ pearson spearmanr
-QQP QQP.tsv 0|1 accuracy f1
+MRPC MRPC.tsv 0|1 accuracy f1 combined_score
+STS-B STS-B.tsv [0-5]\.[0-9]+ pearson spearmanr combined_score
+QQP QQP.tsv 0|1 accuracy f1 combined_score
 MNLI MNLI-m.tsv entailment|neutral|contradiction accuracy
 QNLI QNLI.tsv entailment|not_entailment accuracy
 RTE RTE.tsv entailment|not_entailment accuracy

@@ -15,8 +15,14 @@ same() {
     check "$name: trains" "$train" --config configs/sample.json --max_train_samples 640 \
         --num_train_epochs 8 --max_eval_samples 16 --test_file "$scratch/$name.tsv" --output_dir "$out" "$@"
     check "$name: Transformers gives the same labels" "$python" tests/e2e/lib/predict.py "$out" \
-        "$scratch/$name.tsv" "$out/SST-2.tsv"
+        "$scratch/$name.tsv" "$out/predict_results_sst2.txt"
     tail -n 1 "$scratch/check.log"
+    check "$name: Transformers reads trainer_state.json" "$python" -c 'import sys
+from transformers import TrainerState
+from transformers.modelcard import parse_log_history
+state = TrainerState.load_from_json(sys.argv[1] + "/trainer_state.json")
+train, lines, results = parse_log_history(state.log_history)
+assert train["train_loss"] > 0 and results["Accuracy"] >= 0 and state.global_step > 0, state' "$out"
 }
 same sample data/sample/SST-2/dev.tsv
 for shape in llama2 mistral; do # with a token in front of each sentence

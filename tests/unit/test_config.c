@@ -22,6 +22,21 @@ static struct config c;
 static struct zf_error err;
 static char warnings[4096]; /* of the last parse */
 
+/* Parses a command line of so many words, the program's own among them. */
+static bool parse_words(int argc, char **argv, int n_ranks)
+{
+    FILE *captured = tmpfile();
+    int old = dup(STDERR_FILENO);
+    dup2(fileno(captured), STDERR_FILENO);
+    bool ok = config_parse(&c, argc, argv, n_ranks, &err);
+    dup2(old, STDERR_FILENO);
+    close(old);
+    rewind(captured);
+    warnings[fread(warnings, 1, sizeof warnings - 1, captured)] = 0;
+    fclose(captured);
+    return ok;
+}
+
 /* Parses options, which are divided by spaces, after --config `file` unless it is NULL. */
 static bool parse(const char *file, const char *options, int n_ranks)
 {
@@ -33,15 +48,7 @@ static bool parse(const char *file, const char *options, int n_ranks)
     }
     for (char *word; (word = strtok_r(rest, " ", &rest)) && argc < 64;)
         argv[argc++] = word;
-    FILE *captured = tmpfile();
-    int old = dup(STDERR_FILENO);
-    dup2(fileno(captured), STDERR_FILENO);
-    bool ok = config_parse(&c, argc, argv, n_ranks, &err);
-    dup2(old, STDERR_FILENO);
-    close(old);
-    rewind(captured);
-    warnings[fread(warnings, 1, sizeof warnings - 1, captured)] = 0;
-    fclose(captured);
+    bool ok = parse_words(argc, argv, n_ranks);
     free(line);
     return ok;
 }
@@ -180,7 +187,7 @@ static void reads_auto(void **state)
     assert_true(c.weight_decay == 0.1 && c.max_grad_norm == 2 && c.bf16);
     assert_int_equal(c.train_batch_size, 24);
     assert_true(c.scheduler.warmup_max_lr == 1e-4 && c.scheduler.warmup_min_lr == 0);
-    assert_int_equal(count(warnings, "warning:"), 6);
+    assert_int_equal(count(warnings, "warning:"), 3); /* overlap_comm, two bucket sizes */
     assert_int_equal(count(warnings, "fp16"), 0);
     assert_works(config_resolve_steps(&c, 100, &err), err);
     assert_int_equal(c.steps_per_epoch, 5);
@@ -316,41 +323,253 @@ static void does_what_is_asked_for(void **state)
     config_free(&c);
 }
 
-/* Each row of arguments.tsv, which fixtures/make_arguments.py makes from Transformers: a name, its
- * default, another value, and whether that value is taken, refused, or idle: without bearing on a
- * run. */
+/* A row of arguments.tsv or deepspeed_keys.tsv, which fixtures/make_arguments.py and
+ * make_deepspeed_keys.py make: an argument of Transformers, or a key path of DeepSpeed's; whose it
+ * is, its default, another value, what that cannot be without (or "-"), and what becomes of it.
+ * Values are JSON. */
+struct argument {
+    char *name, *of, *standard, *value, *with, *verdict;
+    bool is_deepspeed;
+};
+
+static const char *const complete[4][2] = {
+    {"task_name", "sst2"}, {"model_name_or_path", "m"}, {"data_dir", "d"}, {"output_dir", "o"}};
+
+static bool is_complete_key(const char *name)
+{
+    for (int i = 0; i < 4; i++)
+        if (strcmp(complete[i][0], name) == 0)
+            return true;
+    return false;
+}
+
+static json_t *json_of(const char *text)
+{
+    json_t *value = json_loads(text, JSON_DECODE_ANY, NULL);
+    if (!value)
+        fail_msg("%s is no JSON", text);
+    return value;
+}
+
+/* A run that lacks nothing, with the argument at this value. A key of ZenFlow's has what ZenFlow
+ * cannot be without in any case. */
+static json_t *arguments_with(const struct argument *a, const char *value)
+{
+    json_t *all = json_object(), *with = strcmp(a->with, "-") ? json_of(a->with) : json_object(),
+           *v;
+    const char *name;
+    for (int i = 0; i < 4; i++)
+        json_object_set_new(all, complete[i][0], json_string(complete[i][1]));
+    json_object_foreach(with, name, v)
+    {
+        if (value != a->standard || (a->is_deepspeed && !strstr(name, ".zenflow.")))
+            json_object_set(all, name, v);
+    }
+    if (strcmp(value, "null") != 0)
+        json_object_set_new(all, a->name, json_of(value));
+    json_decref(with);
+    return all;
+}
+
+/* Puts a value into nested objects by its key path. */
+static void put_at(json_t *root, const char *key_path, json_t *value)
+{
+    const char *dot = strchr(key_path, '.');
+    if (!dot) {
+        json_object_set(root, key_path, value);
+        return;
+    }
+    char *name = zf_format("%.*s", (int)(dot - key_path), key_path);
+    if (!json_object_get(root, name))
+        json_object_set_new(root, name, json_object());
+    put_at(json_object_get(root, name), dot + 1, value);
+    free(name);
+}
+
+/* Parses them as a file. */
+static bool parse_as_file(json_t *all, bool is_deepspeed)
+{
+    json_t *root = json_object(), *value;
+    const char *name;
+    json_object_foreach(all, name, value)
+    {
+        const bool is_argument = !is_deepspeed || is_complete_key(name);
+        char *at = zf_format("%s%s", is_argument ? CONFIG_ARGUMENTS : "", name);
+        put_at(root, at, value);
+        free(at);
+    }
+    char *text = json_dumps(root, 0);
+    bool ok = parse_text(text, "", 1);
+    free(text);
+    json_decref(root);
+    return ok;
+}
+
+/* Parses them as options. */
+static bool parse_as_options(json_t *all)
+{
+    char *argv[64] = {zf_strdup("zf-train")};
+    const char *name;
+    json_t *value;
+    int argc = 1;
+    json_object_foreach(all, name, value)
+    {
+        if (json_is_null(value))
+            continue;
+        argv[argc++] = zf_format("--%s", name);
+        argv[argc++] = json_is_string(value) ? zf_strdup(json_string_value(value))
+                                             : json_dumps(value, JSON_COMPACT | JSON_ENCODE_ANY);
+    }
+    bool ok = parse_words(argc, argv, 1);
+    while (argc-- > 0)
+        free(argv[argc]);
+    return ok;
+}
+
+/* That what was parsed has done with the value what the row says. */
+static void check_verdict(const struct argument *a, const char *value, bool ok)
+{
+    const struct config_key *key =
+        a->is_deepspeed ? config_find_path(a->name) : config_find_option(a->name);
+    const char *verdict = value == a->standard ? "done" : a->verdict;
+    const bool warned = strstr(warnings, a->name) && strstr(warnings, "has no meaning here: ");
+    if (ok == !strcmp(verdict, "refused") || warned == (strcmp(verdict, "idle") != 0 || !ok))
+        fail_msg("%s %s: %s, but it is %s", a->name, value, ok ? warnings : err.text, verdict);
+    if (!ok && !strstr(err.text, a->name) && strcmp(a->name, "deepspeed") != 0)
+        fail_msg("%s %s: %s", a->name, value, err.text);
+    if (!ok || !key || value == a->standard)
+        return;
+    json_t *given = json_of(value), *taken = config_value(&c, key);
+    const bool numbers = json_is_number(given) && json_is_number(taken);
+    if (numbers ? json_number_value(given) != json_number_value(taken) : !json_equal(given, taken))
+        fail_msg("%s %s is not taken", a->name, value);
+    json_decref(given);
+    json_decref(taken);
+}
+
+/* What the program says to the value, for people. */
+static void describe_argument(FILE *page, const struct argument *a)
+{
+    static const char idle[] = "has no meaning here: ";
+    const char *note = strstr(warnings, idle), *why = err.text;
+    if (strncmp(why, path, strlen(path)) == 0) /* without the place in a file */
+        why = strchr(why + strlen(path), ' ') + 1;
+    fprintf(page, "| `%s` | `%s` | `%s` | ", a->name, a->standard, a->value);
+    if (strcmp(a->verdict, "refused") == 0)
+        fprintf(page, "refused: %s |\n", why);
+    else if (strcmp(a->verdict, "idle") == 0)
+        fprintf(page, "no bearing: %.*s |\n", (int)strcspn(note + strlen(idle), "\n"),
+                note + strlen(idle));
+    else
+        fprintf(page, "%s |\n", a->verdict);
+}
+
+/* Whether an option of that name is this argument: it has a value, and where a key of DeepSpeed's is
+ * called as an argument of Transformers', the option is that. */
+static bool is_option(const struct argument *a, const char *value)
+{
+    char *argument = zf_format(CONFIG_ARGUMENTS "%s", a->name);
+    struct config_foreign foreign;
+    const bool other = config_find_path(argument) || config_find_foreign(argument, &foreign);
+    free(argument);
+    return strcmp(value, "\"\"") != 0 && !(a->is_deepspeed && other);
+}
+
+static void check_argument(FILE *page, const struct argument *a)
+{
+    const char *values[] = {a->standard, a->value};
+    for (int i = 0; i < 2; i++) {
+        json_t *all = arguments_with(a, values[i]);
+        for (int form = 0; form < 2; form++) {
+            const bool as_file = (form == 0) != a->is_deepspeed; /* how it is called there, last */
+            if (!as_file && !is_option(a, values[i]))
+                continue;
+            check_verdict(a, values[i],
+                          as_file ? parse_as_file(all, a->is_deepspeed) : parse_as_options(all));
+            config_free(&c);
+        }
+        json_decref(all);
+    }
+    describe_argument(page, a);
+}
+
+/* The arguments of one source: their defaults are accepted, their other values done or refused, in
+ * a file and as options alike; none is passed over but with a warning, and why it may be. */
+static int check_arguments_of(FILE *page, const char *of, const char *text, bool is_deepspeed)
+{
+    char *copy = zf_strdup(text), *rest = copy, *line;
+    int rows = 0;
+    fprintf(page, "\n## %s\n\n| name | default | other value | what becomes of it |\n", of);
+    fprintf(page, "| --- | --- | --- | --- |\n");
+    while ((line = strsep(&rest, "\n")) && *line) {
+        char *fields[6] = {NULL};
+        for (int i = 0; i < 6; i++)
+            fields[i] = strsep(&line, "\t");
+        const struct argument a = {fields[0], fields[1], fields[2],   fields[3],
+                                   fields[4], fields[5], is_deepspeed};
+        if (!a.verdict || *a.name == '#' || strcmp(a.of, of) != 0)
+            continue;
+        check_argument(page, &a);
+        rows++;
+    }
+    free(copy);
+    return rows;
+}
+
+/* A page of this room says of every row of a table what the program says; ZF_WRITE=1 writes it. */
+static void check_page(const char *name, const char *table, const char *head,
+                       const char *const *sources, bool is_deepspeed, int least)
+{
+    char *file = zf_format(ZF_TESTS_DIR "/../cmd/config/%s", name);
+    char *rows_file = zf_format(FIXTURES "%s", table);
+    char *text, *page, *written;
+    size_t n, bytes;
+    int rows = 0;
+    FILE *out = open_memstream(&page, &bytes);
+    fprintf(out,
+            "%s Defaults are accepted. `test_config` holds the program to\nevery row, and "
+            "makes this page of what it says: `ZF_WRITE=1 build/tests/test_config`.\n",
+            head);
+    assert_works(file_read(rows_file, &text, &n, &err), err);
+    for (; *sources; sources++)
+        rows += check_arguments_of(out, *sources, text, is_deepspeed);
+    assert_in_range(rows, least, 1000);
+    assert_int_equal(rows + 1, count(text, "\n")); /* all but the heading */
+    fclose(out);
+    if (getenv("ZF_WRITE"))
+        assert_works(file_write(file, page, bytes, &err), err);
+    assert_works(file_read(file, &written, &n, &err), err);
+    if (strcmp(written, page) != 0)
+        fail_msg("%s is not what the program does: ZF_WRITE=1 makes it anew", name);
+    free(written);
+    free(page);
+    free(text);
+    free(rows_file);
+    free(file);
+}
+
 static void takes_every_argument_of_transformers(void **state)
 {
     (void)state;
-    char *text, *rest, *line;
-    size_t n;
-    int rows = 0;
-    assert_works(file_read(FIXTURES "arguments.tsv", &text, &n, &err), err);
-    rest = text;
-    while ((line = strsep(&rest, "\n")) && *line) {
-        char *name = strsep(&line, "\t"), *standard = strsep(&line, "\t");
-        char *other = strsep(&line, "\t"), *verdict = line;
-        bool ours = config_find_option(name) != NULL;
-        if (*name == '#')
-            continue;
-        rows++;
-        assert_true(ours == (strcmp(verdict, "taken") == 0));
-        if (ours)
-            continue;
-        for (int i = 0; i < 2; i++) {
-            char *file =
-                zf_format("{\"training_arguments\": {\"%s\": %s}}", name, i ? other : standard);
-            bool ok = parse_text(file, COMPLETE, 1), refused = i && !strcmp(verdict, "refused");
-            if (ok == refused)
-                fail_msg("%s is %s", file, ok ? "passed over" : err.text);
-            if (refused)
-                assert_says(err, name);
-            config_free(&c);
-            free(file);
-        }
-    }
-    assert_in_range(rows, 140, 1000);
-    free(text);
+    check_page(
+        "ARGUMENTS.md", "arguments.tsv",
+        "# Transformers' arguments\n\nWhat zf-train does with each argument of Transformers "
+        "5.23's `TrainingArguments`, of `run_glue.py` and of\n`EarlyStoppingCallback`, as an "
+        "option and in a file's `training_arguments`.",
+        (const char *const[]){"TrainingArguments", "run_glue.py", "EarlyStoppingCallback",
+                              "earlier versions", NULL},
+        false, 200);
+}
+
+static void takes_every_key_of_deepspeed(void **state)
+{
+    (void)state;
+    check_page(
+        "DEEPSPEED.md", "deepspeed_keys.tsv",
+        "# DeepSpeed's keys\n\nWhat zf-train does with each key of DeepSpeed 0.19's "
+        "configuration, in a file and as an option, such as\n`--zero_optimization.stage 2`. A "
+        "block that is one row stands for all in it.",
+        (const char *const[]){"DeepSpeed 0.19.8", "documentation", NULL}, true, 140);
 }
 
 static void batch_triple(void **state)
@@ -410,6 +629,70 @@ static void resolves_steps(void **state)
     assert_int_equal(c.scheduler.warmup_num_steps, 1000);
     assert_int_equal(c.scheduler.total_num_steps, 30000);
     assert_true(c.scheduler.warmup_max_lr == 0.001 && c.scheduler.warmup_type == WARMUP_LOG);
+    config_free(&c);
+}
+
+/* Each row of steps.tsv, which fixtures/make_trainer.py makes: all steps, a share, and what it is
+ * of them by Transformers, as logging_steps, eval_steps or save_steps, and as warmup_steps. */
+static void resolves_shares_of_steps(void **state)
+{
+    (void)state;
+    char *text, *rest, *line;
+    size_t n;
+    int rows = 0;
+    assert_works(file_read(ZF_TESTS_DIR "/fixtures/trainer/steps.tsv", &text, &n, &err), err);
+    rest = text;
+    while ((line = strsep(&rest, "\n")) && *line) {
+        char share[32], options[512];
+        int all, logging, warmup;
+        if (*line == '#')
+            continue;
+        assert_int_equal(sscanf(line, "%d %31s %d %d", &all, share, &logging, &warmup), 4);
+        snprintf(options, sizeof options,
+                 COMPLETE "--max_steps %d --logging_steps %s --eval_steps %s --save_steps %s "
+                          "--warmup_steps %s",
+                 all, share, share, share, share);
+        assert_works(parse(NULL, options, 1), err);
+        assert_works(config_resolve_steps(&c, 100, &err), err);
+        if (c.logging_steps != logging || c.eval_steps != logging || c.save_steps != logging ||
+            c.warmup_steps != warmup)
+            fail_msg("%s: %g %g", line, c.logging_steps, c.warmup_steps);
+        config_free(&c);
+        rows++;
+    }
+    free(text);
+    assert_in_range(rows, 60, 1000);
+    assert_works(parse(NULL,
+                       COMPLETE "--load_best_model_at_end --max_steps 7 --save_steps 0.4 "
+                                "--eval_steps 0.2",
+                       1),
+                 err);
+    assert_false(config_resolve_steps(&c, 100, &err));
+    assert_says(err,
+                "it needs save_steps to be a multiple of eval_steps, and of 7 steps they are 3 "
+                "and 2");
+    config_free(&c);
+}
+
+static void settles_what_is_best(void **state)
+{
+    (void)state;
+    static const char *const seekers[] = {"--load_best_model_at_end --save_strategy best",
+                                          "--save_strategy best", "--early_stopping_patience 2"};
+    for (int i = 0; i < 3; i++) {
+        char *without = zf_format(COMPLETE "%s", seekers[i]);
+        char *with = zf_format(COMPLETE "--eval_strategy epoch %s", seekers[i]);
+        assert_false(parse(NULL, without, 1));
+        assert_says(err, "it needs eval_strategy \"steps\" or \"epoch\"");
+        assert_works(parse(NULL, with, 1), err);
+        assert_string_equal(c.metric_for_best_model, "loss");
+        assert_false(c.greater_is_better);
+        config_free(&c);
+        free(without);
+        free(with);
+    }
+    assert_works(parse(NULL, COMPLETE "--eval_steps 5 --metric_for_best_model mse", 1), err);
+    assert_false(c.greater_is_better);
     config_free(&c);
 }
 
@@ -683,8 +966,10 @@ static void refuses_contradictions(void **state)
          "shape for random initialisation"},
         {NULL, COMPLETE "--load_best_model_at_end",
          "--load_best_model_at_end is true, but it needs eval_strategy and save_strategy to be "
-         "both "
-         "\"steps\" or both \"epoch\""},
+         "both \"steps\" or both \"epoch\", or save_strategy \"best\" with either"},
+        {NULL, COMPLETE "--early_stopping_threshold 0.1",
+         "--early_stopping_threshold is 0.1, but early_stopping_patience, which it belongs to, is "
+         "not given"},
         {NULL, COMPLETE "--load_best_model_at_end --eval_steps 3",
          "--load_best_model_at_end is true, but it needs save_steps (500) to be a multiple of "
          "eval_steps (3)"},
@@ -809,13 +1094,14 @@ static void warns_once_a_key(void **state)
     assert_works(parse_text("{\"wall_clock_breakdown\": true,\n"
                             "\"comet\": {\"enabled\": false, \"project\": \"x\"},\n"
                             "\"prescale_gradients\": true}",
-                            COMPLETE "--pad_to_max_length --tf32 --optim adamw_torch "
+                            COMPLETE "--no_pad_to_max_length --tf32 --optim adamw_torch "
                                      "--dataloader_num_workers 4 --local_rank=0",
                             1),
                  err);
     assert_int_equal(count(warnings, "warning:"), 5);
     assert_non_null(strstr(warnings, ":1: wall_clock_breakdown has no meaning here: trainer_log"));
-    assert_non_null(strstr(warnings, ":3: prescale_gradients has no meaning here\n"));
+    assert_non_null(
+        strstr(warnings, ":3: prescale_gradients has no meaning here: ranks exchange "));
     assert_non_null(
         strstr(warnings, "--pad_to_max_length has no meaning here: there is no padding"));
     config_free(&c);
@@ -1121,8 +1407,11 @@ int main(void)
         cmocka_unit_test(use_cpu_is_a_device),
         cmocka_unit_test(does_what_is_asked_for),
         cmocka_unit_test(takes_every_argument_of_transformers),
+        cmocka_unit_test(takes_every_key_of_deepspeed),
         cmocka_unit_test(batch_triple),
         cmocka_unit_test(resolves_steps),
+        cmocka_unit_test(resolves_shares_of_steps),
+        cmocka_unit_test(settles_what_is_best),
         cmocka_unit_test(settles_evaluation),
         cmocka_unit_test(refuses_unknown_keys),
         cmocka_unit_test(refuses_bad_values),

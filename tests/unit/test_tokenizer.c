@@ -546,7 +546,7 @@ static void check_saving(const char *from, struct json_file *config, char **conf
     int before[64], after[64];
     struct tokenizer *t = load(from);
     char *target = zf_format("%s/saved/deeper", folder);
-    assert_works(tokenizer_save(t, target, &err), err);
+    assert_works(tokenizer_save(t, target, -1, &err), err);
     struct tokenizer *again = load(target);
     size_t n = tokenizer_encode(t, sentence, strlen(sentence), before, 64);
     assert_int_equal(tokenizer_encode(again, sentence, strlen(sentence), after, 64), n);
@@ -609,14 +609,14 @@ static void saves_without_its_source(void **state)
     copy(SAMPLE "/merges.txt", "source/merges.txt");
     struct tokenizer *t = load(source);
     assert_works(file_remove_directory(source, &err), err);
-    assert_works(tokenizer_save(t, target, &err), err);
+    assert_works(tokenizer_save(t, target, -1, &err), err);
     tokenizer_free(t);
     tokenizer_free(load(target));
     assert_works(file_make_directory(source, &err), err);
     put("source/x", "");
     t = load(target);
     char *inside_a_file = zf_format("%s/x/y", source);
-    assert_false(tokenizer_save(t, inside_a_file, &err));
+    assert_false(tokenizer_save(t, inside_a_file, -1, &err));
     assert_says(err, "source/x");
     tokenizer_free(t);
     free(inside_a_file);

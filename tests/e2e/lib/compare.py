@@ -21,7 +21,8 @@ def read(path, first):
 
 def is_computed(key):
     named = ("step", "epoch", "loss", "grad_norm", "learning_rate")
-    return key in named or (key.startswith("eval_") and "runtime" not in key)
+    times = ("runtime", "per_second")
+    return key in named or (key.startswith("eval_") and not any(t in key for t in times))
 
 
 def main():

@@ -32,8 +32,9 @@ def run(number):
 
 def results(folder):
     files = {p.relative_to(folder): p for p in folder.rglob("*") if p.is_file()}
-    return {name: path for name, path in files.items()
-            if path.name not in ("all_results.json", "trainer_log.jsonl", "zf_train_config.json", "report.html")}
+    timed = ("all_results.json", "train_results.json", "eval_results.json", "trainer_log.jsonl", "trainer_state.json",
+             "zf_train_config.json", "report.html")
+    return {name: path for name, path in files.items() if str(name) not in timed}
 
 
 def describe(expected, found):
