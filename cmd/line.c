@@ -7,7 +7,7 @@
 
 static const char between[] = "  ";
 
-void line_add(struct line *line, int rank, const char *format, ...)
+void line_add(struct line *line, int priority, const char *format, ...)
 {
     va_list args;
     if (line->n == LINE_PARTS)
@@ -15,7 +15,7 @@ void line_add(struct line *line, int rank, const char *format, ...)
     va_start(args, format);
     vsnprintf(line->parts[line->n].text, sizeof line->parts->text, format, args);
     va_end(args);
-    line->parts[line->n++].rank = rank;
+    line->parts[line->n++].priority = priority;
 }
 
 /* The one that stays longest of those that have not been taken; -1: all have. */
@@ -23,7 +23,7 @@ static int next_part(const struct line *line, const bool *taken)
 {
     int best = -1;
     for (int i = 0; i < line->n; i++)
-        if (!taken[i] && (best < 0 || line->parts[i].rank < line->parts[best].rank))
+        if (!taken[i] && (best < 0 || line->parts[i].priority < line->parts[best].priority))
             best = i;
     return best;
 }

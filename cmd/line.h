@@ -11,19 +11,19 @@
 struct line {
     struct {
         char text[80];
-        int rank; /* 0 stays longest */
+        int priority; /* 0 stays longest */
     } parts[LINE_PARTS];
     int n;
 };
 
 /* A part behind those that are there; nothing where there are LINE_PARTS. */
-void line_add(struct line *line, int rank, const char *format, ...)
+void line_add(struct line *line, int priority, const char *format, ...)
     __attribute__((format(printf, 3, 4)));
 
-/* The line in the order of its parts, two blanks between: with as many of the first ranks as fit
- * into so many columns, 0 being any number; and where the first part alone does not fit, as much of
- * it as does. Of parts with the same rank those added first stay longer. Characters are ASCII, each
- * a column. */
+/* The line in the order of its parts, two blanks between: with as many of the first priorities as
+ * fit into so many columns, 0 being any number; and where the first part alone does not fit, as
+ * much of it as does. Of parts with the same priority those added first stay longer. Characters are
+ * ASCII, each a column. */
 void line_write(const struct line *line, int columns, char text[LINE_BYTES]);
 
 #endif

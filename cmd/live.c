@@ -8,6 +8,7 @@
 #include <pthread.h>
 #include <stdio.h>
 #include <string.h>
+#include <sys/stat.h>
 #include <time.h>
 #include <unistd.h>
 
@@ -15,6 +16,10 @@
 #define MOMENT   1.0  /* that a stage takes before the line tells of it */
 #define PATIENCE 10.0 /* and before a plain line does, */
 #define REPEATED 60.0 /* which is followed by others so far apart */
+#define HELD     0.25 /* that the line waits for what others print */
+
+#define NO_WRAP "\033[?7l"
+#define WRAP    "\033[?7h"
 
 static struct {
     pthread_mutex_t lock; /* of all that follows, and of what is printed */
@@ -42,12 +47,8 @@ static double now(void)
 
 /* ---- drawing; the lock is held ---- */
 
-/* The cursor waits at the line's beginning. There a terminal that breaks lines anew when it becomes
+/* The cursor waits at the line's beginning: there a terminal that breaks lines anew when it becomes
  * narrower leaves it, above all that the line has become. */
-#define NO_WRAP                                                                                    \
-    "\033[?7l" /* what is too long for a width that is not known yet does not go on below */
-#define WRAP "\033[?7h"
-
 static void clear(void)
 {
     if (*live.shown)
@@ -55,6 +56,7 @@ static void clear(void)
     *live.shown = 0;
 }
 
+/* For a width that is not known yet it may be too long: it does not go on below, then. */
 static void draw(const char *text)
 {
     fprintf(stderr, "\r" NO_WRAP "%s%s%s\033[J" WRAP "\r", live.colour ? TERMINAL_DIM : "", text,
@@ -224,10 +226,11 @@ void live_give_way(void)
 
 void live_come_back(void)
 {
+    struct stat out;
     fflush(stdout); /* before what comes on standard error */
-    if (isatty(STDOUT_FILENO))
-        redraw();
+    if (fstat(STDOUT_FILENO, &out) == 0 && S_ISFIFO(out.st_mode))
+        live.held = now() + HELD; /* by way of tee it may be on its way to the same terminal */
     else
-        live.held = now() + TICK; /* it may go to the same terminal, by way of tee */
+        redraw();
     pthread_mutex_unlock(&live.lock);
 }

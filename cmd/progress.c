@@ -172,7 +172,8 @@ static void describe_entry(const struct progress *p, const json_t *entry, struct
     line_add(line, LOSS, "loss %.4f", json_number_value(loss));
     line_add(line, LEARNING_RATE, "lr %.2e",
              json_number_value(json_object_get(entry, "learning_rate")));
-    line_add(line, NORM, "grad norm %.3g", json_number_value(json_object_get(entry, "grad_norm")));
+    const double norm = json_number_value(json_object_get(entry, "grad_norm"));
+    line_add(line, NORM, norm != 0 && norm < 1e-2 ? "grad norm %.2e" : "grad norm %.2f", norm);
     if ((value = json_object_get(entry, "skipped_steps")))
         line_add(line, SKIPPED, "%s skipped", figure_count(json_number_value(value)).text);
     add_rate(p, line);

@@ -38,8 +38,7 @@ static int count_characters(const char *text, size_t n)
     return count;
 }
 
-/* A message from this column on: broken between words where the terminal ends, and indented
- * there. */
+/* A message from this column on: broken between words where the terminal ends, then indented. */
 static void print_broken(const char *text, int at, int columns)
 {
     for (size_t n; *text; text += n) {

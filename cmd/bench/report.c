@@ -8,19 +8,21 @@
 #include <stdlib.h>
 #include <string.h>
 
-static const struct bench_option option_table[] = {
-    {"--output", "FILE", BENCH_TEXT, 0, 0, 0, "the page (comparison.html)"}};
-const struct bench_options bench_report_options = {
-    "report", "several runs' report.html on one page, to compare them: report FOLDER...",
-    option_table, sizeof option_table / sizeof *option_table, NULL};
+struct options {
+    const char *output;
+    bool help;
+};
 
-static void print_help(void)
-{
-    puts("usage: zf-bench report FOLDER... [--output FILE]\n\n"
-         "several runs' report.html on one page, to compare them\n\n"
-         "  FOLDER        an output_dir of zf-train, or a report\n"
-         "  --output FILE the page (comparison.html)");
-}
+static const struct bench_option option_table[] = {
+    {"--output", "FILE", BENCH_TEXT, offsetof(struct options, output), 0, 0,
+     "the page to write (comparison.html)"},
+};
+
+const struct bench_options bench_report_options = {
+    "report",
+    "the reports of several runs on one page: zf-bench report FOLDER... [options], where a FOLDER "
+    "is\nan output_dir of zf-train, or a report",
+    option_table, sizeof option_table / sizeof *option_table, NULL};
 
 /* Adds the runs of a folder's page, or of a page. */
 static bool add_runs(json_t *runs, const char *name, struct zf_error *err)
@@ -34,35 +36,27 @@ static bool add_runs(json_t *runs, const char *name, struct zf_error *err)
     return more != NULL;
 }
 
-static bool read_words(int argc, char **argv, json_t *runs, const char **output,
-                       struct zf_error *err)
+static bool compare(char **folders, int n, const char *output, struct zf_error *err)
 {
-    for (int i = 1; i < argc; i++)
-        if (strcmp(argv[i], "--output") == 0 && i + 1 == argc)
-            return zf_fail_usage(err, "report: --output needs a value: the page to write");
-        else if (strcmp(argv[i], "--output") == 0)
-            *output = argv[++i];
-        else if (strncmp(argv[i], "--", 2) == 0)
-            return zf_fail_usage(err, "report: %s is not an option: there are --output and --help",
-                                 argv[i]);
-        else if (!add_runs(runs, argv[i], err))
-            return false;
-    return json_array_size(runs) > 0 ||
-           zf_fail_usage(err, "report: no FOLDER is given: the output_dir of a run, or of several");
-}
-
-bool bench_report(int argc, char **argv, struct zf_error *err)
-{
-    const char *output = "comparison.html";
-    for (int i = 1; i < argc; i++)
-        if (strcmp(argv[i], "--help") == 0) {
-            print_help();
-            return true;
-        }
     json_t *runs = json_array();
-    bool ok = read_words(argc, argv, runs, &output, err) && page_write(output, runs, err);
+    bool ok = n > 0 || zf_fail_usage(err, "report: no FOLDER is given: the output_dir of a run, or "
+                                          "of several (see zf-bench report --help)");
+    for (int i = 0; ok && i < n; i++)
+        ok = add_runs(runs, folders[i], err);
+    ok = ok && page_write(output, runs, err);
     if (ok)
         printf("%s: %zu run(s)\n", output, json_array_size(runs));
     json_decref(runs);
     return ok;
+}
+
+bool bench_report(int argc, char **argv, struct zf_error *err)
+{
+    struct options o = {.output = "comparison.html"};
+    int n = 0;
+    while (n + 1 < argc && strncmp(argv[n + 1], "--", 2) != 0)
+        n++;
+    if (!bench_options_read(&bench_report_options, argc - n, argv + n, &o, &o.help, err))
+        return false;
+    return o.help || compare(argv + 1, n, o.output, err);
 }

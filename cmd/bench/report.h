@@ -4,6 +4,7 @@
 
 #include "cmd/bench/options.h"
 
+/* Folders come first, then options. */
 bool bench_report(int argc, char **argv, struct zf_error *err);
 extern const struct bench_options bench_report_options; /* for its manual */
 

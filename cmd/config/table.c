@@ -191,7 +191,7 @@ const struct config_key config_table[] = {
     {ARG_CHOICE(logging_strategy, "no|steps|epoch", "steps", "when to write a line of the log")},
     {ARG_BOOL(logging_first_step, "false", "log the first step too")},
     {ARG_BOOL(disable_tqdm, "false",
-              "no live line on a terminal; NO_COLOR in the environment takes the colours")},
+              "no live line on a terminal (NO_COLOR in the environment: no colours)")},
     {ARG_TEXT(trace, "file for a timeline of device, link and host workers, for ui.perfetto.dev")},
     {ARG_CHOICE(eval_strategy, "no|steps|epoch", "no",
                 "evaluate while training; steps where eval_steps is given")},
@@ -214,7 +214,7 @@ const struct config_key config_table[] = {
               "output_dir/report.html: curves, memory, mistakes and configuration as one page, "
               "written while training too; zf-bench report puts several runs on one")},
     {ARG_NAMES(report_to, "none",
-               "tensorboard: event files in logging_dir; all: the same; none: neither")},
+               "tensorboard, or all, which is that alone: event files in logging_dir")},
     {ARG_TEXT(logging_dir, "folder of TensorBoard's event files; default: TENSORBOARD_LOGGING_DIR, "
                            "or a new one in output_dir/runs")},
     {DS_BOOL("tensorboard.enabled", tensorboard.enabled, "false",

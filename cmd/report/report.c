@@ -20,6 +20,7 @@ struct report {
     const struct run *run;
     char *path;
     struct curves curves;
+    int step;         /* the last one that has been told of */
     json_t *mistakes; /* of the last evaluation, an array, */
     int evaluated;    /* after this step */
     int first_step;   /* where this run began, not the one that it resumes, */
@@ -155,7 +156,7 @@ static void add_names(json_t *json, const struct run *run)
     free(full);
 }
 
-static json_t *run_json(const struct report *r, int step, const char *state, const char *why,
+static json_t *run_json(const struct report *r, const char *state, const char *why,
                         const json_t *results)
 {
     const struct config *c = r->run->config;
@@ -163,7 +164,7 @@ static json_t *run_json(const struct report *r, int step, const char *state, con
     add_names(json, r->run);
     json_object_set_new(json, "state", json_string(state));
     json_object_set_new(json, "why", why ? text_json(why) : json_null());
-    json_object_set_new(json, "step", json_integer(step));
+    json_object_set_new(json, "step", json_integer(r->step));
     json_object_set_new(json, "total_steps", json_integer(c->total_steps));
     json_object_set_new(json, "steps_per_epoch", json_integer(c->steps_per_epoch));
     json_object_set_new(json, "first_step", json_integer(r->first_step));
@@ -183,7 +184,8 @@ bool report_write(struct report *r, int step, const char *state, const char *why
 {
     const double start = clock_seconds();
     json_t *runs = json_array();
-    json_array_append_new(runs, run_json(r, step, state, why, results));
+    r->step = step > r->step ? step : r->step; /* the best model's is an earlier one */
+    json_array_append_new(runs, run_json(r, state, why, results));
     bool ok = page_write(r->path, runs, err);
     json_decref(runs);
     const double end = clock_seconds();

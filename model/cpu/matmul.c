@@ -2,6 +2,7 @@
 #include "data/alloc.h"
 #include "data/simd.h"
 #include "model/cpu/cpu.h"
+#include "model/cpu/tile.h"
 
 #include <omp.h>
 #include <oneapi/dnnl/dnnl.h>
@@ -78,42 +79,144 @@ static bool is_plain(const struct matmul *p)
     return !p->bias && !p->pre && p->act == ACT_NONE;
 }
 
-/* A tile of c = op(a) op(b), or of c += it: rows from `row`, columns from `col`. */
-static void multiply(float *c, const float *a, const float *b, const struct matmul *p,
+/* Columns [first, first + n) of c, and what of b they are made of: (k, n), or transposed (n, k), its
+ * rows at distance ld. Sums are made in runs of the inner length, each added to those before it:
+ * `run` of it at most, and within that as oneDNN does. */
+struct panel {
+    int first, n;
+    const float *b;
+    size_t ld;
+    bool trans;
+    int run;
+};
+
+/* A tile of c = op(a) op(b), or of c += it: rows from `row`, columns from `col` of the panel's. */
+static void multiply(float *c, const float *a, const struct panel *panel, const struct matmul *p,
                      bool accumulate, int row, int rows, int col, int cols)
 {
-    const size_t lda = p->trans_a ? p->m : p->k, ldb = p->trans_b ? p->k : p->n, ldc = p->n;
-    const dnnl_status_t status = dnnl_sgemm(
-        p->trans_a ? 'T' : 'N', p->trans_b ? 'T' : 'N', rows, cols, p->k, 1.0f,
-        a + row * (p->trans_a ? 1 : lda), (dnnl_dim_t)lda, b + col * (p->trans_b ? ldb : 1),
-        (dnnl_dim_t)ldb, accumulate ? 1.0f : 0.0f, c + row * ldc + col, (dnnl_dim_t)ldc);
-    if (status != dnnl_success) {
-        fprintf(stderr, "zf-train: oneDNN could not multiply matrices (its status is %d)\n",
-                status);
-        exit(1);
+    const size_t lda = p->trans_a ? p->m : p->k, ldb = panel->ld, ldc = p->n;
+    const size_t a_step = p->trans_a ? lda : 1, b_step = panel->trans ? 1 : ldb;
+    const float *a_tile = a + row * (p->trans_a ? 1 : lda);
+    const float *b_tile = panel->b + col * (panel->trans ? ldb : 1);
+    for (int l = 0; l < p->k; l += panel->run) {
+        const dnnl_status_t status =
+            dnnl_sgemm(p->trans_a ? 'T' : 'N', panel->trans ? 'T' : 'N', rows, cols,
+                       min_int(panel->run, p->k - l), 1.0f, a_tile + l * a_step, (dnnl_dim_t)lda,
+                       b_tile + l * b_step, (dnnl_dim_t)ldb, accumulate || l > 0 ? 1.0f : 0.0f,
+                       c + row * ldc + panel->first + col, (dnnl_dim_t)ldc);
+        if (status != dnnl_success) {
+            fprintf(stderr, "zf-train: oneDNN could not multiply matrices (its status is %d)\n",
+                    status);
+            exit(1);
+        }
     }
 }
 
-static void product(float *c, const float *a, const float *b, const struct matmul *p,
-                    bool accumulate)
+static void multiply_panel(float *c, const float *a, const struct panel *panel,
+                           const struct matmul *p, bool accumulate)
 {
-    const struct tiles t = cut(p->m, p->n);
+    const struct tiles t = cut(p->m, panel->n);
     const int n_tiles = t.n_down * t.n_across;
-    if (p->k == 0 && !accumulate)
-        memset(c, 0, sizeof(float) * p->m * p->n);
 #pragma omp parallel if (n_tiles > 1)
     {
         omp_set_num_threads(1); /* of this thread alone: how many oneDNN may have */
 #pragma omp for schedule(dynamic, 1)
         for (int i = 0; i < n_tiles; i++) {
             const int row = i % t.n_down * t.rows, col = i / t.n_down * t.cols;
-            const int rows = min_int(t.rows, p->m - row), cols = min_int(t.cols, p->n - col);
-            if (p->k > 0)
-                multiply(c, a, b, p, accumulate, row, rows, col, cols);
+            const int rows = min_int(t.rows, p->m - row), cols = min_int(t.cols, panel->n - col);
+            const int first = panel->first + col;
+            multiply(c, a, panel, p, accumulate, row, rows, col, cols);
             if (!is_plain(p))
-                cpu_finish_product(c, p, row, row + rows, col, col + cols);
+                cpu_finish_product(c, p, row, row + rows, first, first + cols);
         }
     }
+}
+
+/* b is moved, once for all tiles, where several of them would each pack the same part of it, and
+ * packing is slow. It goes in panels of so many elements, which is the memory that it needs.
+ *
+ * - A transposed b is turned: its columns are far apart in memory.
+ * - Where b's rows begin a whole number of pages apart, oneDNN packs b, and elsewhere it does not, on
+ *   these conditions. It packs runs of 384 and adds up their sums, and so it does of a transposed
+ *   b with rows a whole number of KiB apart; of what is moved the same sums are made. */
+#define PANEL_ELEMENTS ((size_t)4 << 20)
+#define PANEL_PADDING  16 /* rows of a panel are not pages apart */
+#define TURNED         16 /* rows and columns of b that are turned at a time: lines of the cache */
+#define PAGE_ELEMENTS  1024
+#define PACKED_ROWS    100 /* of c, more than */
+#define PACKED_INNER   500 /* length, more than */
+#define PACKED_UNIT    256
+#define PACKED_RUN     384
+
+static bool is_moved(const struct matmul *p)
+{
+    const struct tiles t = cut(p->m, p->n);
+    const bool packed = p->trans_a || (t.rows > PACKED_ROWS && p->k > PACKED_INNER);
+    return p->k > 0 && t.n_down > 1 && (p->trans_b || (p->n % PAGE_ELEMENTS == 0 && packed));
+}
+
+static int run_of_moved(const struct matmul *p)
+{
+    const bool packed = !p->trans_b || p->k % PACKED_UNIT == 0;
+    return packed && p->k >= 2 * PACKED_RUN ? PACKED_RUN : p->k; /* less is halved either way */
+}
+
+/* dst: (k, rows), its rows at distance ld, = the transpose of src: (rows, k).  rows <= TURNED */
+ZF_SIMD
+static void turn(float *restrict dst, size_t ld, const float *restrict src, int rows, int k)
+{
+    const int whole = rows == TURNED ? k / TURNED * TURNED : 0;
+    for (int l = 0; l < whole; l += TURNED)
+        for (int i = 0; i < TURNED; i += 8)
+            for (int j = 0; j < TURNED; j += 8)
+                transpose_8x8(dst + (size_t)(l + j) * ld + i, ld, src + (size_t)i * k + l + j,
+                              (size_t)k);
+    for (int l = whole; l < k; l++)
+        for (int i = 0; i < rows; i++)
+            dst[(size_t)l * ld + i] = src[(size_t)i * k + l];
+}
+
+/* dst: (k, n), its rows at distance ld, = columns [first, first + n) of op(b) */
+static void move_panel(float *dst, size_t ld, const float *b, const struct matmul *p, int first,
+                       int n)
+{
+    if (!p->trans_b) {
+#pragma omp parallel for schedule(static)
+        for (int l = 0; l < p->k; l++)
+            memcpy(dst + l * ld, b + (size_t)l * p->n + first, sizeof(float) * n);
+        return;
+    }
+#pragma omp parallel for schedule(static)
+    for (int i = 0; i < n; i += TURNED)
+        turn(dst + i, ld, b + (size_t)(first + i) * p->k, min_int(TURNED, n - i), p->k);
+}
+
+static void multiply_moved(struct stream *s, float *c, const float *a, const float *b,
+                           const struct matmul *p, bool accumulate)
+{
+    const int most = (int)(PANEL_ELEMENTS / (size_t)p->k / TURNED) * TURNED;
+    const int columns = min_int(p->n, most < TURNED ? TURNED : most);
+    const size_t ld = (size_t)columns + PANEL_PADDING;
+    float *moved = cpu_scratch(s, ld * p->k);
+    for (int first = 0; first < p->n; first += columns) {
+        const int n = min_int(columns, p->n - first);
+        move_panel(moved, ld, b, p, first, n);
+        multiply_panel(c, a, &(struct panel){first, n, moved, ld, false, run_of_moved(p)}, p,
+                       accumulate);
+    }
+}
+
+static void product(struct stream *s, float *c, const float *a, const float *b,
+                    const struct matmul *p, bool accumulate)
+{
+    if (p->k == 0 && !accumulate)
+        memset(c, 0, sizeof(float) * p->m * p->n);
+    if (is_moved(p))
+        multiply_moved(s, c, a, b, p, accumulate);
+    else
+        multiply_panel(
+            c, a, &(struct panel){0, p->n, b, (size_t)(p->trans_b ? p->k : p->n), p->trans_b, p->k},
+            p, accumulate);
 }
 
 ZF_SIMD
@@ -125,16 +228,15 @@ static void add_range(float *restrict c, const float *restrict addend, size_t n)
 
 void cpu_matmul(struct stream *s, void *c, const void *a, const void *b, const struct matmul *p)
 {
-    (void)s;
     if (p->m == 0 || p->n == 0)
         return;
     if (!p->accumulate || is_plain(p)) {
-        product(c, a, b, p, p->accumulate);
+        product(s, c, a, b, p, p->accumulate);
         return;
     }
     const size_t n_elements = (size_t)p->m * p->n;
     float *result = zf_malloc_aligned(sizeof(float) * n_elements);
-    product(result, a, b, p, false);
+    product(s, result, a, b, p, false);
     add_range(c, result, n_elements);
     free(result);
 }

@@ -124,7 +124,7 @@ check "77 labels" "${own[@]}" --train_file "$scratch/labels.csv" --validation_sp
 check "scores" "${own[@]}" --train_file "$scratch/scores.csv" --validation_split_percentage 30 --max_steps 10 \
     --output_dir "$scratch/scores"
 check "two splits" "$train" --config configs/adamw.json "${tiny[@]}" --task_name mnli --data_dir tests/fixtures/glue \
-    --train_batch_size 4 --per_device_train_batch_size 4 --max_steps 2 --output_dir "$scratch/mnli"
+    --train_batch_size 4 --per_device_train_batch_size 4 --max_steps 2 --logging_steps 9 --output_dir "$scratch/mnli"
 check "text" "${own[@]}" --task_name lm --train_file "$scratch/text.txt" --max_steps 10 --output_dir "$scratch/text"
 
 # Several on one page.
@@ -186,7 +186,7 @@ check "77 labels, and texts that are no HTML" draw "$scratch/labels/report.html"
 check "scores" draw "$scratch/scores/report.html" "len(dom.find('svg', class_='scatter')) == 1" \
     "'Mean squared error' in dom.charts" "dom.has('squared error')" "not dom.find('svg', class_='matrix')"
 check "two splits" draw "$scratch/mnli/report.html" "len(dom.find('svg', class_='matrix')) == 2" \
-    "dom.has('Mistakes on dev_matched', 'Mistakes on dev_mismatched')"
+    "dom.has('Mistakes on dev_matched', 'Mistakes on dev_mismatched', 'The log has no loss yet')"
 check "one that was resumed" draw "$scratch/parts/report.html" "dom.has('since it was resumed at step')"
 check "text" draw "$scratch/text/report.html" "'Perplexity' in dom.charts" "not dom.find(class_='mistakes')"
 check "three runs" draw "$scratch/comparison.html" "dom.has('3 runs', 'whole', 'parts', 'scores')" \

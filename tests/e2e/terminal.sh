@@ -3,7 +3,7 @@
 # whenever that changes; in a pipe plain lines; at the end what there is and what to type next, which works.
 
 . tests/e2e/lib/common.sh "$@"
-need tmux script python3
+need tmux script strace python3
 
 printf '%s\n' "set -g remain-on-exit on" "set -g status off" >"$scratch/tmux.conf"
 mux() {
@@ -45,7 +45,7 @@ columns, name = int(sys.argv[1]), sys.argv[2]
 lines = open(sys.argv[3]).read().split("\n")
 told = [line for line in lines if re.search(r"step \d|tokens/s| left", line)]
 evaluation = r"  eval_loss \d\.\d{4}  eval_accuracy \d\.\d{4}"
-training = (r"  (epoch \d\.\d\d  )?loss \d\.\d{4}(  lr \d\.\d\de[-+]\d\d)?(  grad norm [\d.e+]+)?  "
+training = (r"  (epoch \d\.\d\d  )?loss \d\.\d{4}(  lr \d\.\d\de[-+]\d\d)?(  grad norm [-+\d.e]+)?  "
             r"[\d,]+ tokens/s(  \d+\.\d% computing)?")
 expected = []
 for step in range(1, 13):
@@ -123,13 +123,19 @@ slow=("$train" --do_eval --task_name sst2 --data_dir "$scratch/many" --model_nam
 python3 - "$scratch/many" <<'END'
 import os, sys
 os.mkdir(sys.argv[1])
-rows = open("data/sample/SST-2/dev.tsv").read().split("\n")[1:-1] * 1000
+rows = open("data/sample/SST-2/dev.tsv").read().split("\n")[1:-1] * 2000
 with open(sys.argv[1] + "/dev.tsv", "w") as dev:
     dev.write("sentence\tlabel\n" + "\n".join(rows) + "\n")
 END
 start 100 "${slow[@]}"
-check "evaluation: how far it is" shows "^evaluating  [0-9,]+ of 400,000  [0-9.]+%  [0-9:]+ left$"
-mux kill-server
+check "at the start: what takes its time" shows "^reading the data  0:[0-9]+$"
+check "evaluation: how far it is" shows "^evaluating  [0-9,]+ of 800,000  [0-9.]+%  [0-9:]+ left$"
+# One of a checkpoint's files takes three seconds, and one of the model's.
+start 100 strace -f -qq -o "$scratch/calls" -e trace=rename -e inject=rename:delay_enter=3000000:when=3+8 "${short[@]}" \
+    --max_steps 4 --eval_strategy no --save_strategy steps --save_steps 4 --output_dir "$scratch/slow"
+check "a checkpoint that takes its time" shows "^step 4/4  saving a checkpoint  0:0[0-9]$"
+check "a model that takes its time" shows "^step 4/4  writing the model  0:0[0-9]$"
+check "and the end" ended
 
 # Colour, and none.
 sent() { # sent COMMAND...: what a terminal of 100 columns is sent
@@ -162,6 +168,16 @@ import sys
 lines = open(sys.argv[1]).read().split("\n")
 assert lines[-3] == "Next:" and lines[-1] == "", lines[-4:]
 END
+
+slowly=(strace -f -qq -o "$scratch/calls" -e trace=rename -e inject=rename:delay_enter=12000000:when=3 "${short[@]}"
+    --max_steps 4 --eval_strategy no --save_strategy steps --save_steps 4 --output_dir "$scratch/slow")
+check "in a pipe: a checkpoint that takes its time" "${slowly[@]}"
+cp "$scratch/check.log" "$scratch/piped"
+check "in a pipe: it is told" grep -Eq '^step 4/4  saving a checkpoint  0:1[0-9]$' "$scratch/piped"
+check "in a pipe: once" test "$(grep -c saving "$scratch/piped")" = 1
+check "by way of tee" start 100 bash -c "$(printf '%q ' "${short[@]}") --max_steps 400 --logging_steps 50 | tee $scratch/tee"
+check "by way of tee: it ends" ended
+check "by way of tee: whole lines" bash -c "grep -E 'step [0-9]|tokens/s' $scratch/screen | grep -v global_step | diff - <(grep -E '^step ' $scratch/tee)"
 
 # A command that is to be typed takes names with blanks. What is of use there is told, whoever has made it.
 mkdir "$scratch/its own"

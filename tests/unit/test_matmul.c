@@ -1,11 +1,12 @@
 /* Matrix products of the CPU device: as fast as this processor's multiply-add units allow, and the
- * same bits on any number of threads. What they compute is tested in test_ops.c. */
+ * same bits on any number of threads. What small ones compute is tested in test_ops.c. */
 #include "tests/testing.h"
 
 #include "data/alloc.h"
 #include "data/rng.h"
 #include "model/device/ops.h"
 
+#include <math.h>
 #include <omp.h>
 #include <time.h>
 
@@ -65,6 +66,39 @@ static double seconds(void)
 /* Turns of a few milliseconds, of which the best counts. */
 enum { TURNS = 40, ENOUGH_TURNS = 8 };
 
+/* Whether the gradient of a layer's input, whose weights are read transposed, has nearly the rate of
+ * a product with weights as they lie, measured by turns. */
+static void transposed_is_as_fast(void **state)
+{
+    (void)state;
+    if (!widest()) {
+        print_message("skipped: this processor has neither AVX-512 nor AVX2\n");
+        skip();
+    }
+    const struct matmul plain = {.m = 890, .n = 576, .k = 3072};
+    struct matmul transposed = plain;
+    transposed.trans_b = true;
+    struct device *device = device_cpu(1);
+    float *a = random_array((size_t)plain.m * plain.k, 1);
+    float *b = random_array((size_t)plain.k * plain.n, 2);
+    float *c = random_array((size_t)plain.m * plain.n, 3);
+    double best_plain = INFINITY, best = INFINITY;
+    for (int i = 0; i < TURNS && (i < ENOUGH_TURNS || best > best_plain / 0.85); i++) {
+        double began = seconds();
+        device->ops->matmul(device->compute, c, a, b, &plain);
+        const double middle = seconds();
+        device->ops->matmul(device->compute, c, a, b, &transposed);
+        best_plain = fmin(best_plain, middle - began);
+        best = fmin(best, seconds() - middle);
+    }
+    print_message("%.0f%% of the plain product's rate\n", 100 * best_plain / best);
+    if (best > best_plain / 0.85)
+        fail_msg("a transposed matrix costs the product more than 15%% of its rate");
+    free(a);
+    free(b);
+    free(c);
+}
+
 /* Whether a product has half the rate of multiply-adds alone, measured by turns. */
 static void check_rate(struct device *device, multiply_adds *peak, struct matmul p)
 {
@@ -118,6 +152,11 @@ static void half_of_the_peak(void **state)
     print_message("skipped: rates are measured on x86-64 without sanitizers\n");
     skip();
 }
+
+static void transposed_is_as_fast(void **state)
+{
+    half_of_the_peak(state);
+}
 #endif
 
 static float *multiply(int n_threads, const float *a, const float *b, const struct matmul *p)
@@ -168,10 +207,68 @@ static void same_bits_on_any_threads(void **state)
     check_bits(&(struct matmul){.m = 64, .n = 48, .k = 20000, .trans_a = true, .accumulate = true});
 }
 
+/* One element of op(a) op(b). */
+static double element(const struct matmul *p, const float *a, const float *b, int i, int j)
+{
+    double sum = 0;
+    for (int l = 0; l < p->k; l++)
+        sum += (double)(p->trans_a ? a[(size_t)l * p->m + i] : a[(size_t)i * p->k + l]) *
+               (double)(p->trans_b ? b[(size_t)j * p->k + l] : b[(size_t)l * p->n + j]);
+    return sum;
+}
+
+/* What follows i of 0, step, 2 step, ..., n - 1. */
+static int next_sample(int i, int step, int n)
+{
+    return i + step < n || i == n - 1 ? i + step : n - 1;
+}
+
+/* Of every 97th row and the last one, every 13th element and the last one. */
+static void check_values(const struct matmul *p)
+{
+    float *a = random_array((size_t)p->m * p->k, 1), *b = random_array((size_t)p->k * p->n, 2);
+    float *c = multiply(2, a, b, p), *before = random_array((size_t)p->m * p->n, 3);
+    for (int i = 0; i < p->m; i = next_sample(i, 97, p->m))
+        for (int j = 0; j < p->n; j = next_sample(j, 13, p->n)) {
+            const size_t at = (size_t)i * p->n + j;
+            const double sum = element(p, a, b, i, j) + (p->accumulate ? (double)before[at] : 0);
+            if (fabs(sum - (double)c[at]) > 1e-5 * sqrt(p->k))
+                fail_msg("(%d, %d, %d): element (%d, %d) is %g and not %g", p->m, p->n, p->k, i, j,
+                         (double)c[at], sum);
+        }
+    free(a);
+    free(b);
+    free(c);
+    free(before);
+}
+
+/* A b that is moved first: turned, whole and in panels, or copied, with lengths that end within what
+ * is done at a time. */
+static void moved_operands(void **state)
+{
+    (void)state;
+    static const struct matmul products[] = {
+        {.m = 890, .n = 576, .k = 960, .trans_b = true},
+        {.m = 333, .n = 707, .k = 101, .trans_b = true, .accumulate = true},
+        {.m = 300, .n = 1111, .k = 4099, .trans_b = true},
+        {.m = 400, .n = 500, .k = 777, .trans_a = true, .trans_b = true},
+        {.m = 320, .n = 2048, .k = 1000},
+        {.m = 320, .n = 2048, .k = 3000, .accumulate = true},
+        {.m = 576, .n = 3072, .k = 890, .trans_a = true},
+        {.m = 576, .n = 1024, .k = 401, .trans_a = true, .accumulate = true},
+    };
+    for (size_t i = 0; i < sizeof products / sizeof *products; i++) {
+        check_values(&products[i]);
+        check_bits(&products[i]);
+    }
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(half_of_the_peak),
+        cmocka_unit_test(transposed_is_as_fast),
+        cmocka_unit_test(moved_operands),
         cmocka_unit_test(same_bits_on_any_threads),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

@@ -206,9 +206,9 @@ static void a_line_of_training(void **state)
                               0.027, "bytes_down", 1e9, "skipped_steps", 2);
     char *printed = printed_as(p, entry);
     assert_memory_equal(printed,
-                        "step 5/10  epoch 0.50  loss 0.6931  lr 1.00e-04  grad norm 12.3  "
+                        "step 5/10  epoch 0.50  loss 0.6931  lr 1.00e-04  grad norm 12.35  "
                         "2 skipped  0 tokens/s  97.3% computing  ",
-                        101);
+                        102);
     assert_non_null(strstr(printed, "computing  0:0"));
     assert_non_null(strstr(printed, " left\n")); /* and nothing behind it */
     free(printed);
@@ -221,10 +221,11 @@ static void a_line_says_no_more_than_there_is(void **state)
 {
     (void)state;
     struct progress *p = start(0);
-    assert_printed(p,
-                   json_pack("{s:i, s:f, s:f, s:f, s:f}", "step", 10, "epoch", 1.0, "loss", 0.5,
-                             "grad_norm", 1.0, "learning_rate", 0.0),
-                   "step 10/10  epoch 1.00  loss 0.5000  lr 0.00e+00  grad norm 1  0 tokens/s\n");
+    assert_printed(
+        p,
+        json_pack("{s:i, s:f, s:f, s:f, s:f}", "step", 10, "epoch", 1.0, "loss", 0.5, "grad_norm",
+                  1.0, "learning_rate", 0.0),
+        "step 10/10  epoch 1.00  loss 0.5000  lr 0.00e+00  grad norm 1.00  0 tokens/s\n");
     progress_destroy(p);
 }
 
@@ -324,6 +325,8 @@ static void a_stage(void)
     usleep(300000);
     live_stage_done(1000);
     usleep(900000);
+    live_stage("saving", 0);
+    usleep(1300000);
     live_stage_end();
     progress_destroy(p);
 }
@@ -333,6 +336,7 @@ static void a_long_stage_is_told(void **state)
     (void)state;
     char *shown = drawn_by(a_stage);
     assert_non_null(strstr(shown, "step 0/10  evaluating  1,000 of 2,000  50.0%  0:01 left"));
+    assert_non_null(strstr(shown, "step 0/10  saving  0:01"));
     assert_null(strstr(shown, "evaluating  0 of")); /* as long as it is not long */
     free(shown);
 }
