@@ -35,7 +35,7 @@ completed() { # completed WORD...: what bash offers where the last word is being
 all_completed() { # all_completed PROGRAM: each of $scratch/options when it is typed whole
     local words
     while read -ra words; do
-        completed "$1" "${words[@]}" | grep -qxF -- "${words[-1]}" || { echo "${words[*]}" && return 1; }
+        completed "$1" "${words[@]}" | grep -xF -- "${words[-1]}" >/dev/null || { echo "${words[*]}" && return 1; }
     done <"$scratch/options"
 }
 for program in zf-train zf-run zf-bench; do
