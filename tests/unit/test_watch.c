@@ -9,7 +9,7 @@
 static void decides_as_transformers(void **state)
 {
     (void)state;
-    struct zf_error err = {0};
+    struct zf_error err = {.text = ""};
     struct watch w = {0};
     char *text, *rest, *line;
     size_t n;
