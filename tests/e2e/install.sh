@@ -61,7 +61,10 @@ print(set(want) ^ set(have))
 sys.exit(want != have)
 END
     if command -v zsh >/dev/null; then
-        check "zsh reads it" zsh -n "$zsh"
+        options=$(wc -l <"$scratch/options")
+        [ $program != zf-bench ] || options=$(($(grep -c '^train ' "$scratch/options") + 1)) # --help
+        check "zsh has each of them as a word" test "$(zsh -fc '_arguments() { print -rl -- "$@" }; complete() { . $1 }
+            words=($2 train --x) CURRENT=3; complete $1' _ "$zsh" $program | grep -c "^--")" = "$options"
     fi
     if command -v mandoc >/dev/null; then
         check "mandoc finds no fault in its page" test -z "$(mandoc -T lint -W warning "$page" |
