@@ -299,12 +299,14 @@ bool trace_destroy(struct trace *t, struct zf_error *err)
     return whole;
 }
 
-void trace_set_lanes(struct trace *t, struct stream *down, struct stream *up, int workers)
+void trace_set_lanes(struct trace *t, struct stream *down, struct stream *up, struct stream *state,
+                     int workers)
 {
     if (!t)
         return;
     t->streams[TRACE_LINK_DOWN] = down;
     t->streams[TRACE_LINK_UP] = up;
+    t->streams[TRACE_STATE] = state;
     for (int w = 0; w < workers; w++) {
         char name[32];
         snprintf(name, sizeof name, "worker %d", w);

@@ -18,7 +18,7 @@ enum trace_lane {
     TRACE_DEVICE,    /* the compute stream: steps, forward, backward, updates, evaluation */
     TRACE_LINK_DOWN, /* gradients, to the host */
     TRACE_LINK_UP,   /* parameters, to the device */
-    TRACE_STATE,     /* state of channels that change sides, by the compute stream */
+    TRACE_STATE,     /* state of channels that change sides, or visit the device */
     TRACE_WORKERS,   /* the host's workers: a lane for each, from this number on */
 };
 
@@ -36,8 +36,9 @@ bool trace_destroy(struct trace *t, struct zf_error *err);
 
 /* Below, t may be NULL: nothing happens. Names are not copied. */
 
-/* The link's streams, borrowed until their last span has ended, and how many workers there are. */
-void trace_set_lanes(struct trace *t, struct stream *down, struct stream *up, int workers);
+/* The streams of these lanes, borrowed until their last span has ended, and how many workers there are. */
+void trace_set_lanes(struct trace *t, struct stream *down, struct stream *up, struct stream *state,
+                     int workers);
 /* A span for a step, from 1, on the lanes of host and device. All spans belong to it that begin
  * before the next one does. */
 void trace_begin_step(struct trace *t, int step);

@@ -96,7 +96,7 @@ void cpu_summarise_norms(struct stream *s, struct norm_summary *out, const float
     for (int i = 0; i < n; i++) {
         const double sum = sums[i];
         all += sum;
-        important += place[i] == CHANNEL_IMPORTANT ? sum : 0;
+        important += channel_is_important(place[i]) ? sum : 0;
         selectable += place[i] != CHANNEL_RESIDENT ? sum : 0;
     }
     const double norm = sqrt(all);

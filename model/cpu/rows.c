@@ -163,6 +163,7 @@ struct transfer {
     const struct packed_rows *packed;
     enum dtype dtype;
     float divisor;
+    bool (*meant)(unsigned char place);
 };
 
 /* Calls work(m, row, its place) for the rows of [first, last) that are meant. */
@@ -178,7 +179,7 @@ static void for_packed(const struct matrix_rows *m, int first, int last, const s
          row = row_groups_next(&groups, p->group, row + 1)) {
         const int position = row_groups_count(&groups, p->group, row);
         const size_t at = m->packed + (size_t)position * (size_t)m->cols - p->first;
-        if (position >= low && position < high && m->place[row] == CHANNEL_DEFERRED)
+        if (position >= low && position < high && t->meant(m->place[row]))
             work(m, row, (char *)p->memory + at * dtype_size(t->dtype), t);
     }
 }
@@ -197,7 +198,7 @@ void cpu_send_rows(struct stream *s, const struct matrix_batch *batch, enum dtyp
                    const struct packed_rows *to, float divisor)
 {
     (void)s;
-    const struct transfer t = {to, dtype, divisor};
+    const struct transfer t = {to, dtype, divisor, channel_closes};
     cpu_for_rows(batch, send, &t);
 }
 
@@ -220,11 +221,16 @@ static void receive(const struct matrix_rows *m, int first, int last, const void
     for_packed(m, first, last, argument, receive_one);
 }
 
+static bool is_deferred(unsigned char place)
+{
+    return place == CHANNEL_DEFERRED;
+}
+
 void cpu_receive_rows(struct stream *s, const struct matrix_batch *batch, enum dtype dtype,
                       const struct packed_rows *from)
 {
     (void)s;
-    const struct transfer t = {.packed = from, .dtype = dtype};
+    const struct transfer t = {.packed = from, .dtype = dtype, .meant = is_deferred};
     cpu_for_rows(batch, receive, &t);
 }
 
@@ -246,7 +252,7 @@ static void show(const struct matrix_rows *m, int first, int last, const void *a
     for (int i = first; i < last; i++) {
         const size_t at = (size_t)i * m->cols;
         float *value = (float *)m->values + at;
-        if (channel_has_slot(m->place[i]) && !m->visiting) {
+        if (channel_has_state(m->place[i]) && !m->visiting) {
             const float *master = m->master + (size_t)m->slot[i] * m->cols;
             if (f->dtype == DTYPE_BF16)
                 round_parameters(value, master, m->cols);
@@ -275,5 +281,56 @@ void cpu_copy_rows(struct stream *s, void *dst, const int *dst_row, const void *
     for (int i = 0; i < n; i++) {
         size_t to = (size_t)(dst_row ? dst_row[i] : i), from = (size_t)(src_row ? src_row[i] : i);
         memcpy((char *)dst + to * row_bytes, (const char *)src + from * row_bytes, row_bytes);
+    }
+}
+
+/* A row of state and its place in packed memory. */
+static void carry(float *state, float *packed, int cols, bool to_slot)
+{
+    memcpy(to_slot ? state : packed, to_slot ? packed : state, sizeof(float) * (size_t)cols);
+}
+
+void cpu_carry_rows(struct stream *s, const struct matrix_batch *batch,
+                    const struct carried_rows *carried, bool to_slots)
+{
+    (void)s;
+#pragma omp parallel for schedule(static) if (carried->n_elements > PARALLEL_ELEMENTS)
+    for (int i = 0; i < carried->n; i++) {
+        const struct carried_row *r = &carried->rows[i];
+        const struct matrix_rows *m = &batch->matrices[r->matrix];
+        const size_t cols = (size_t)m->cols, row = (size_t)r->slot * cols;
+        float *packed = carried->state + r->at;
+        carry(m->master + row, packed, m->cols, to_slots);
+        carry(m->m + row, packed + cols, m->cols, to_slots);
+        carry(m->v + row, packed + 2 * cols, m->cols, to_slots);
+    }
+}
+
+void cpu_change_places(struct stream *s, unsigned char *place, int *slot,
+                       const struct channel_change *changes, int n)
+{
+    (void)s;
+    for (int i = 0; i < n; i++) {
+        place[changes[i].channel] = (unsigned char)changes[i].place;
+        slot[changes[i].channel] = changes[i].slot;
+    }
+}
+
+void cpu_share_rows(struct stream *s, const struct matrix_batch *batch,
+                    const struct shared_rows *shared, bool pack)
+{
+    (void)s;
+#pragma omp parallel for schedule(static) if ((long)shared->n_pieces * ROW_PIECE >                 \
+                                              PARALLEL_ELEMENTS)
+    for (int i = 0; i < shared->n_runs; i++) {
+        const struct shared_run *run = &shared->runs[i];
+        const struct matrix_rows *m = &batch->matrices[run->matrix];
+        const size_t cols = (size_t)m->cols;
+        for (int k = 0; k < run->n; k++) {
+            float *packed = (float *)shared->memory + run->at + (size_t)k * cols;
+            float *value =
+                (float *)m->values + (shared->rows[run->first + k] - m->part.first) * (long)cols;
+            memcpy(pack ? packed : value, pack ? value : packed, sizeof(float) * cols);
+        }
     }
 }

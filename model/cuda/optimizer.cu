@@ -157,7 +157,7 @@ __device__ static inline float take_row(const matrix_rows &m, int row, int threa
     const size_t at = (size_t)row * m.cols;
     const unsigned char place = m.place[row];
     const float *from = m.gradient + at;
-    if (place == CHANNEL_IMPORTANT || place == CHANNEL_RESIDENT)
+    if (place == CHANNEL_IMPORTANT || place == CHANNEL_RESIDENT || place == CHANNEL_ENTERING)
         return take_part_to(m.waiting + (size_t)m.slot[row] * m.cols, from, m.cols, thread,
                             threads);
     return take_part_to((To *)m.deferred + at, from, m.cols, thread, threads);

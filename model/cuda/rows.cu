@@ -203,6 +203,7 @@ struct row_places {
 };
 
 /* Whether a row is meant; then *at is its place, in elements of the memory. */
+template <bool arrives>
 __device__ static inline bool has_place(const row_places &p, const row_piece &piece,
                                         group_walk &walk, size_t *at)
 {
@@ -211,7 +212,10 @@ __device__ static inline bool has_place(const row_places &p, const row_piece &pi
         return false;
     const int position = row_groups_count(&walk.groups, p.group, piece.row);
     *at = m.packed + (size_t)position * m.cols - p.first; /* of one before, it is huge */
-    return *at < p.n && m.place[piece.row] == CHANNEL_DEFERRED;
+    if (*at >= p.n)
+        return false;
+    const unsigned char place = m.place[piece.row];
+    return place == CHANNEL_DEFERRED || (!arrives && place == CHANNEL_ENTERING);
 }
 
 /* To and From are the types at either end; the wider pack is one of W elements: 16 bytes of the
@@ -227,7 +231,7 @@ __global__ static void __launch_bounds__(BLOCK)
         const row_piece at = piece_at(batch, piece, walk);
         const matrix_rows &m = *at.matrix;
         size_t place;
-        if (!has_place(places, at, groups, &place))
+        if (!has_place<arrives>(places, at, groups, &place))
             continue;
         const size_t row = (size_t)at.row * m.cols;
         To *dst = arrives ? (To *)m.values + row : (To *)places.memory + place;
@@ -355,4 +359,112 @@ void cuda_copy_rows(struct stream *s, void *dst, const int *dst_row, const void 
         copy_rows<2>(s, dst, dst_row, src, src_row, n, cols);
     else
         copy_rows<1>(s, dst, dst_row, src, src_row, n, cols);
+}
+
+/* Limit: memory, or the link. Reads and writes each element of the state once. */
+template <bool to_slots>
+__global__ static void __launch_bounds__(BLOCK)
+    carry_kernel(const matrix_rows *__restrict__ matrices, const carried_row *__restrict__ rows,
+                 int n, float *state)
+{
+    for (int piece = first_piece(); piece < 3 * n; piece += piece_stride()) {
+        const int which = piece / n;
+        const carried_row &r = rows[piece - which * n];
+        const matrix_rows &m = matrices[r.matrix];
+        float *slot = (which == 0 ? m.master : which == 1 ? m.m : m.v) + (size_t)r.slot * m.cols;
+        float *packed = state + r.at + (size_t)which * m.cols;
+        float *to = to_slots ? slot : packed;
+        const float *from = to_slots ? packed : slot;
+        if (fits_pack<4>(to, 16, m.cols) && fits_pack<4>(from, 16, m.cols))
+            transfer_piece<4, false>(to, from, 0, m.cols, 1);
+        else
+            transfer_piece<1, false>(to, from, 0, m.cols, 1);
+    }
+}
+
+void cuda_carry_rows(struct stream *s, const struct matrix_batch *batch,
+                     const struct carried_rows *carried, bool to_slots)
+{
+    const int most = carried->on_device ? 8 * cuda_multiprocessors() : ROW_SIDE_BLOCKS;
+    const int blocks = blocks_for(3 * carried->n, most);
+    if (carried->n == 0)
+        return;
+    if (to_slots)
+        LAUNCH((carry_kernel<true>), blocks, BLOCK, 0, s, batch->matrices, carried->rows,
+               carried->n, carried->state);
+    else
+        LAUNCH((carry_kernel<false>), blocks, BLOCK, 0, s, batch->matrices, carried->rows,
+               carried->n, carried->state);
+}
+
+/* Limit: launching it. */
+__global__ static void __launch_bounds__(BLOCK)
+    change_kernel(unsigned char *__restrict__ place, int *__restrict__ slot,
+                  const channel_change *__restrict__ changes, int n)
+{
+    for (int i = blockIdx.x * BLOCK + threadIdx.x; i < n; i += gridDim.x * BLOCK) {
+        place[changes[i].channel] = (unsigned char)changes[i].place;
+        slot[changes[i].channel] = changes[i].slot;
+    }
+}
+
+void cuda_change_places(struct stream *s, unsigned char *place, int *slot,
+                        const struct channel_change *changes, int n)
+{
+    if (n > 0)
+        LAUNCH(change_kernel, divide_up(n, BLOCK), BLOCK, 0, s, place, slot, changes, n);
+}
+
+/* The run that a piece is in: the last of those that do not begin behind it. */
+__device__ static inline const shared_run &run_of(const shared_run *runs, int n, int piece)
+{
+    int low = 0;
+    while (n - low > 1) {
+        const int middle = (low + n) / 2;
+        if (runs[middle].first_piece <= piece)
+            low = middle;
+        else
+            n = middle;
+    }
+    return runs[low];
+}
+
+/* Limit: memory. Reads and writes each element once. */
+template <bool packs>
+__global__ static void __launch_bounds__(BLOCK)
+    share_kernel(const matrix_rows *__restrict__ matrices, const shared_run *__restrict__ runs,
+                 int n_runs, const int *__restrict__ rows, int first, int n_pieces, bf16 *memory)
+{
+    for (int piece = first_piece(); piece < n_pieces; piece += piece_stride()) {
+        const shared_run &run = run_of(runs, n_runs, first + piece);
+        const matrix_rows &m = matrices[run.matrix];
+        const int per_row = (m.cols + ROW_PIECE - 1) / ROW_PIECE;
+        const int at = first + piece - run.first_piece, k = at / per_row;
+        const int begin = (at - k * per_row) * ROW_PIECE;
+        const int end = begin + ROW_PIECE < m.cols ? begin + ROW_PIECE : m.cols;
+        bf16 *packed = memory + run.at + (size_t)k * m.cols;
+        bf16 *value = (bf16 *)m.values + (long)(rows[run.first + k] - m.part.first) * m.cols;
+        bf16 *to = packs ? packed : value;
+        const bf16 *from = packs ? value : packed;
+        if (fits_pack<8>(to, 16, m.cols) && fits_pack<8>(from, 16, m.cols))
+            transfer_piece<8, false>(to, from, begin, end, 1);
+        else
+            transfer_piece<1, false>(to, from, begin, end, 1);
+    }
+}
+
+void cuda_share_rows(struct stream *s, const struct matrix_batch *batch,
+                     const struct shared_rows *shared, bool pack)
+{
+    const int blocks = blocks_for(shared->n_pieces, 8 * cuda_multiprocessors());
+    if (shared->n_pieces == 0)
+        return;
+    if (pack)
+        LAUNCH((share_kernel<true>), blocks, BLOCK, 0, s, batch->matrices, shared->runs,
+               shared->n_runs, shared->rows, shared->first_piece, shared->n_pieces,
+               (bf16 *)shared->memory);
+    else
+        LAUNCH((share_kernel<false>), blocks, BLOCK, 0, s, batch->matrices, shared->runs,
+               shared->n_runs, shared->rows, shared->first_piece, shared->n_pieces,
+               (bf16 *)shared->memory);
 }

@@ -45,8 +45,8 @@ __global__ static void __launch_bounds__(SUM_BLOCK)
     norm_sums x = {0, 0, 0};
     for (int i = blockIdx.x * SUM_BLOCK + threadIdx.x; i < n; i += gridDim.x * SUM_BLOCK) {
         const double sum = sums[i];
-        x = add(x, {sum, place[i] == CHANNEL_IMPORTANT ? sum : 0,
-                    place[i] != CHANNEL_RESIDENT ? sum : 0});
+        const bool important = place[i] == CHANNEL_IMPORTANT || place[i] == CHANNEL_ENTERING;
+        x = add(x, {sum, important ? sum : 0, place[i] != CHANNEL_RESIDENT ? sum : 0});
     }
     x = block_sum(x);
     if (threadIdx.x == 0)

@@ -21,14 +21,65 @@ struct adamw {
 
 /* Where a channel stands. One that leaves the important channels does so when its group's window
  * closes: it gathers gradients from then on, but is no part of the update that this closing starts.
- * One that is resident is never chosen: it stays on the device. */
-enum channel_place { CHANNEL_DEFERRED, CHANNEL_IMPORTANT, CHANNEL_LEAVING, CHANNEL_RESIDENT };
+ * One that enters has its slot from then on, where its gradient goes, but is still part of that
+ * update; its state comes behind it. One that is resident is never chosen: it stays on the device.
+ */
+enum channel_place {
+    CHANNEL_DEFERRED,
+    CHANNEL_IMPORTANT,
+    CHANNEL_LEAVING,
+    CHANNEL_RESIDENT,
+    CHANNEL_ENTERING,
+    CHANNEL_PLACES
+};
 
 /* Whether a channel there has its state on the device, in a slot. */
-static inline bool channel_has_slot(unsigned char place)
+static inline bool channel_has_state(unsigned char place)
 {
     return place == CHANNEL_IMPORTANT || place == CHANNEL_RESIDENT;
 }
+
+/* Whether it has a slot, in which its gradient waits. */
+static inline bool channel_has_slot(unsigned char place)
+{
+    return channel_has_state(place) || place == CHANNEL_ENTERING;
+}
+
+/* Whether it is one of those that are chosen. */
+static inline bool channel_is_important(unsigned char place)
+{
+    return place == CHANNEL_IMPORTANT || place == CHANNEL_ENTERING;
+}
+
+/* Whether the closing of a window gives it an update on the host. */
+static inline bool channel_closes(unsigned char place)
+{
+    return place == CHANNEL_DEFERRED || place == CHANNEL_ENTERING;
+}
+
+/* A channel's new place; and its slot, if it has one there. */
+struct channel_change {
+    int channel; /* of all */
+    int place, slot;
+};
+
+/* A channel whose state is carried: master, m and v, one behind the other, from `at` on in packed
+ * memory. */
+struct carried_row {
+    int matrix; /* in the batch */
+    int slot;   /* where it is on the device */
+    int row;    /* of the host's arrays */
+    int at;     /* in floats, a multiple of 4 */
+};
+
+/* Some of them. */
+struct carried_rows {
+    const struct carried_row *rows; /* (n) device memory */
+    int n;
+    float *state;
+    size_t n_elements; /* of `state`, for costs */
+    bool on_device;    /* `state` is device memory; else memory of allocate_host */
+};
 
 /* Some channels (rows) of every matrix: the deferred ones whose group is in `groups`, with those
  * that are leaving or without. */
@@ -40,8 +91,8 @@ struct channel_set {
 
 /* One group's rows of a layer as they lie packed: matrix after matrix, in each the group's rows in
  * their order, wherever they stand (row_groups_count), from matrix_rows.packed on. Meant are
- * the deferred ones that begin within elements [first, first + n) of the layer's, all of which have
- * room there. */
+ * the deferred ones, on the way down also those that enter, that begin within elements [first,
+ * first + n) of the layer's, all of which have room there. */
 struct packed_rows {
     void *memory; /* of element `first` */
     size_t first, n;
@@ -57,6 +108,23 @@ static inline void packed_positions(const struct packed_rows *p, const struct ma
     *low = p->first > m->packed ? (int)((p->first - m->packed + cols - 1) / cols) : 0;
     *high = end > m->packed ? (int)((end - m->packed + cols - 1) / cols) : 0;
 }
+
+/* Rows of one matrix that changed on one rank, as they lie packed one behind the other. */
+struct shared_run {
+    int matrix;      /* in the batch */
+    int first, n;    /* of shared_rows.rows */
+    int first_piece; /* how many (ROW_PIECE columns) the runs before this one have */
+    size_t at;       /* where it begins in packed memory, in elements */
+};
+
+/* Some runs, with at least one row each. */
+struct shared_rows {
+    const struct shared_run *runs; /* (n_runs) device memory */
+    int n_runs;
+    const int *rows;           /* device memory: rows, counted from the first of all ranks' */
+    int first_piece, n_pieces; /* of these runs */
+    void *memory;              /* device memory */
+};
 
 /* Blocks, and so multiprocessors at most, of a GPU's operators that read or write the host's memory
  * beside the model's. */
@@ -107,7 +175,7 @@ typedef void op_accumulate_rows(struct stream *s, const struct matrix_batch *bat
 /* Taken gradients leave. For each row of the set: staged = deferred, both of `dtype`. */
 typedef void op_stage_rows(struct stream *s, const struct matrix_batch *batch, enum dtype dtype,
                            const struct channel_set *set);
-/* Windows leave, packed. For each deferred row that is meant: its place in memory =
+/* Windows leave, packed. For each row that is meant: its place in memory =
  * window / divisor, as `dtype` (F32 or BF16). */
 typedef void op_send_rows(struct stream *s, const struct matrix_batch *batch, enum dtype dtype,
                           const struct packed_rows *to, float divisor);
@@ -126,6 +194,20 @@ typedef void op_show_rows(struct stream *s, const struct matrix_batch *batch, en
 typedef void op_copy_rows(struct stream *s, void *dst, const int *dst_row, const void *src,
                           const int *src_row, int n, size_t row_bytes);
 
+/* The state of n channels of matrices that have masters leaves their slots for packed memory, or
+ * comes from there. */
+typedef void op_carry_rows(struct stream *s, const struct matrix_batch *batch,
+                           const struct carried_rows *carried, bool to_slots);
+/* n channels change places; what is said of one twice is the same. place, slot: of all channels; changes: (n); all in
+ * device memory. */
+typedef void op_change_places(struct stream *s, unsigned char *place, int *slot,
+                              const struct channel_change *changes, int n);
+
+/* Changed rows of `values`, whichever rank owns them, into packed memory, or out of it. Matrices
+ * hold all ranks' rows. */
+typedef void op_share_rows(struct stream *s, const struct matrix_batch *batch,
+                           const struct shared_rows *shared, bool pack);
+
 /* All of them, as MODEL_OPERATORS. */
 #define ROW_OPERATORS(X)                                                                           \
     X(take_rows)                                                                                   \
@@ -137,7 +219,10 @@ typedef void op_copy_rows(struct stream *s, void *dst, const int *dst_row, const
     X(send_rows)                                                                                   \
     X(receive_rows)                                                                                \
     X(show_rows)                                                                                   \
-    X(copy_rows)
+    X(copy_rows)                                                                                   \
+    X(carry_rows)                                                                                  \
+    X(change_places)                                                                               \
+    X(share_rows)
 
 /* A device's. */
 struct row_ops {

@@ -259,7 +259,7 @@ static void adamw_rows(struct stream *s, const struct matrix_batch *batch,
     plan_operate(s, "AdamW, important rows", OPTIMIZER, cost_adamw(element(s), elements), false);
 }
 
-/* Rows [row, end) of one of its groups that are in a set. */
+/* Rows [row, end) that are in a set. */
 static int count_in(const struct matrix_rows *m, const struct channel_set *set, int row, int end)
 {
     int n = 0;
@@ -310,10 +310,19 @@ static void stage_rows(struct stream *s, const struct matrix_batch *batch, enum 
     plan_transfer(s, "send rows", cost_send_rows(size, size, elements), true, true);
 }
 
-/* Elements of a layer's packed rows that are meant. */
-static double elements_packed(const struct matrix_batch *batch, const struct packed_rows *p)
+/* Rows [row, end) of one of its groups that are meant, on the way down or up. */
+static int count_meant(const struct matrix_rows *m, int row, int end, bool down)
 {
-    const struct channel_set set = {.n_groups = p->n_groups, .groups = (uint64_t)1 << p->group};
+    int n = 0;
+    for (; row < end; row++)
+        n += m->place[row] == CHANNEL_DEFERRED || (down && m->place[row] == CHANNEL_ENTERING);
+    return n;
+}
+
+/* Elements of a layer's packed rows that are meant. */
+static double elements_packed(const struct matrix_batch *batch, const struct packed_rows *p,
+                              bool down)
+{
     double all = 0;
     for (int i = 0; i < batch->n; i++) {
         const struct matrix_rows *m = &batch->matrices[i];
@@ -326,7 +335,7 @@ static double elements_packed(const struct matrix_batch *batch, const struct pac
             const int position = row_groups_count(&groups, p->group, row);
             const int from = position > low ? row : row + low - position;
             const int to = position + end - row < high ? end : row + high - position;
-            all += (double)count_in(m, &set, from, to) * m->cols;
+            all += (double)count_meant(m, from, to, down) * m->cols;
             row = row_groups_next(&groups, p->group, end);
         }
     }
@@ -347,7 +356,7 @@ static void send_rows(struct stream *s, const struct matrix_batch *batch, enum d
                       const struct packed_rows *to, float divisor)
 {
     const int size = (int)dtype_size(dtype);
-    const double elements = elements_packed(batch, to);
+    const double elements = elements_packed(batch, to, true);
     (void)divisor;
     transfer(s, to, "send rows", cost_send_rows((int)sizeof(float), size, elements),
              cost_pack_rows((int)sizeof(float), size, elements), true);
@@ -357,7 +366,7 @@ static void receive_rows(struct stream *s, const struct matrix_batch *batch, enu
                          const struct packed_rows *from)
 {
     const int size = (int)dtype_size(dtype);
-    const double elements = elements_packed(batch, from);
+    const double elements = elements_packed(batch, from, false);
     transfer(s, from, "receive rows", cost_receive_rows(element(s), size, elements),
              cost_pack_rows(size, element(s), elements), false);
 }
@@ -370,7 +379,7 @@ static void show_rows(struct stream *s, const struct matrix_batch *batch, enum d
     for (int i = 0; i < batch->n; i++) {
         const struct matrix_rows *m = &batch->matrices[i];
         for (int row = 0; row < m->n_rows && !m->visiting; row++)
-            elements += channel_has_slot(m->place[row]) ? m->cols : 0;
+            elements += channel_has_state(m->place[row]) ? m->cols : 0;
     }
     plan_operate(s, "show rows", OTHER, cost_convert(element(s), elements), false);
 }
@@ -387,6 +396,37 @@ static void copy_rows(struct stream *s, void *dst, const int *dst_row, const voi
     } else {
         plan_operate(s, "copy rows", OTHER, cost, false);
     }
+}
+
+static void carry_rows(struct stream *s, const struct matrix_batch *batch,
+                       const struct carried_rows *carried, bool to_slots)
+{
+    const double bytes = sizeof(float) * (double)carried->n_elements;
+    struct op_cost cost = cost_copy_rows(bytes);
+    (void)batch;
+    if (carried->on_device || s->plan->machine.is_cpu) {
+        plan_operate(s, "copy rows", "packing", cost, false);
+        return;
+    }
+    cost.link = bytes;
+    plan_transfer(s, "copy rows", cost, !to_slots, true);
+}
+
+static void change_places(struct stream *s, unsigned char *place, int *slot,
+                          const struct channel_change *changes, int n)
+{
+    device_cpu(0)->row_ops->change_places(NULL, place, slot, changes, n);
+    plan_operate(s, "change places", NORMS, cost_copy_rows((double)sizeof *changes * n), false);
+}
+
+static void share_rows(struct stream *s, const struct matrix_batch *batch,
+                       const struct shared_rows *shared, bool pack)
+{
+    double elements = 0;
+    (void)pack;
+    for (int i = 0; i < shared->n_runs; i++)
+        elements += (double)shared->runs[i].n * batch->matrices[shared->runs[i].matrix].cols;
+    plan_operate(s, "copy rows", OTHER, cost_copy_rows(element(s) * elements), false);
 }
 
 #define X(name) .name = name,

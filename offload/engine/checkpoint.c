@@ -26,9 +26,9 @@
 #include <string.h>
 
 #define GROUP_FIELDS ((int)(sizeof(struct group_state) / sizeof(int32_t)))
-/* With zeros where nothing is told; 2 had there what happened to be in memory, and those without a
- * number have groups of single channels. */
-#define LAYOUT "3"
+/* With channels that enter; 3 had none, 2 had what happened to be in memory where nothing is told,
+ * and those without a number have groups of single channels. */
+#define LAYOUT "4"
 
 static const char *const STATE_NAMES[] = {"master", "exp_avg", "exp_avg_sq"};
 
@@ -106,7 +106,7 @@ static void clear_closed(const struct engine *e, const struct matrix *m, float *
     const struct row_groups groups = owned_groups(e, m);
     const size_t cols = (size_t)m->cols;
     for (int row = 0; row < m->n_owned; row++)
-        if (place_of(e, m, row) == CHANNEL_IMPORTANT ||
+        if (channel_is_important(place_of(e, m, row)) ||
             e->windows.groups[row_groups_group(&groups, row)].open_steps == 0)
             memset(windows + (size_t)row * cols, 0, sizeof *windows * cols);
 }
@@ -495,7 +495,7 @@ bool engine_load(struct engine *e, const char *directory, struct zf_error *err)
     engine_forget(e);
     bool ok = load_all(e, directory, err);
     if (ok) {
-        e->selection.to_adopt = UINT64_MAX; /* groups that have looked will find nothing */
+        selection_resume(e);
         table_update(e);
         selection_publish(e);
         windows_restore_exchange(e);

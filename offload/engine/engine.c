@@ -41,6 +41,7 @@ static void place_device_memory(struct engine *e)
     parameters_place(e);
     sharing_place(e);
     state_place(e);
+    carry_place(e);
     table_place(e);
     windows_place(e);
     exchange_place(e);
@@ -97,6 +98,7 @@ void engine_forget(struct engine *e)
     host_take_stall(e);
     interval_forget(e);
     state_forget(e);
+    carry_forget(e);
     windows_forget(e);
     selection_forget(e);
     parameters_forget(e);
@@ -151,6 +153,7 @@ struct engine *engine_create(const struct engine_config *config, struct device *
     place_device_memory(e);
     parameters_create(e);
     selection_create(e);
+    carry_create(e);
     sharing_create(e);
     interval_create(e);
     if (!host_create(e, err)) {
@@ -160,7 +163,7 @@ struct engine *engine_create(const struct engine_config *config, struct device *
     exchange_create(e);
     table_fill(e);
     host_start(e);
-    trace_set_lanes(config->trace, e->streams.down, e->streams.up,
+    trace_set_lanes(config->trace, e->streams.down, e->streams.up, e->streams.carrying,
                     e->host.workers ? worker_pool_threads(e->host.workers) : 0);
     engine_forget(e);
     if (!config->values_follow)
@@ -180,6 +183,7 @@ void engine_destroy(struct engine *e)
     windows_release(e);
     norms_release(e);
     state_release(e);
+    carry_release(e);
     table_release(e);
     selection_release(e);
     sharing_release(e);

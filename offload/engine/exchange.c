@@ -164,6 +164,7 @@ static void lay_out_region(struct engine *e)
             struct matrix *m = &e->matrices[i];
             m->host.packed = at - x->layer[layer];
             at += room_of_group(m, e->windows.interval);
+            m->packed_end = at - x->layer[layer];
         }
     }
     x->region_elements = at;
@@ -186,16 +187,15 @@ static int cut_layer(struct engine *e, int layer, int n)
     size_t begin = 0, end = 0; /* of the piece that grows */
     for (int i = e->batches.first_of_layer[layer]; i < e->batches.first_of_layer[layer + 1]; i++) {
         const struct matrix *m = &e->matrices[i];
-        const size_t cols = (size_t)m->cols, room = room_of_group(m, e->windows.interval);
-        const size_t last = m->host.packed + room;
-        while (x->up && last - begin > x->pack_elements) {
+        const size_t cols = (size_t)m->cols;
+        while (x->up && m->packed_end - begin > x->pack_elements) {
             const size_t most = begin + x->pack_elements;
             const size_t rows = most > m->host.packed ? (most - m->host.packed) / cols : 0;
             const size_t cut = rows > 0 ? m->host.packed + rows * cols : end;
             add_piece(x, &n, begin, cut);
             begin = cut;
         }
-        end = last;
+        end = m->packed_end;
     }
     add_piece(x, &n, begin, end);
     return n;
@@ -303,17 +303,18 @@ void *exchange_row(const struct engine *e, const struct matrix *m, int row)
                      m->host.packed + position * (size_t)m->cols);
 }
 
-size_t exchange_bytes(const struct engine *e, const struct group *g, int layer)
+size_t exchange_bytes(const struct engine *e, const struct group *g, int layer, bool down)
 {
-    size_t deferred = 0, all = 0;
+    size_t meant = 0, all = 0;
     for (int i = e->batches.first_of_layer[layer]; i < e->batches.first_of_layer[layer + 1]; i++) {
         const struct matrix *m = &e->matrices[i];
         if (!m->selectable)
             continue;
-        deferred += (size_t)m->n_deferred[g->index] * (size_t)m->cols;
+        const int rows = m->n_deferred[g->index] + (down ? m->n_entering[g->index] : 0);
+        meant += (size_t)rows * (size_t)m->cols;
         all += elements_of_group(m, e->windows.interval, g->index);
     }
-    return (exchange_copies(e) ? all : deferred) * dtype_size(exchange_dtype(e));
+    return (exchange_copies(e) ? all : meant) * dtype_size(exchange_dtype(e));
 }
 
 /* A piece of a layer as the device's operators see it: in the ring, or in `memory`, where copies

@@ -270,7 +270,8 @@ void host_submit(struct engine *e, struct host_work *work, int layer, void (*run
     d->event_record(part->handed_over, e->streams.down);
 }
 
-void host_wait_layer(struct engine *e, const struct host_work *work, int layer)
+/* ahead: the device may have work to do meanwhile. */
+static void wait_layer(struct engine *e, const struct host_work *work, int layer, bool ahead)
 {
     const struct layer_work *part = &work->layers[layer];
     if (!work->begun || part->job.n_chunks == 0)
@@ -280,10 +281,20 @@ void host_wait_layer(struct engine *e, const struct host_work *work, int layer)
     bool done = worker_pool_done(e->host.workers, part->ticket);
     worker_pool_wait(e->host.workers, part->ticket);
     double end = clock_seconds();
-    if (done)
+    if (done || (ahead && !e->device->event_passed(e->streams.norm_known)))
         return;
     e->host.stall_seconds += end - start;
     trace_span(e->config.trace, TRACE_HOST, 0, "stall", trace_step(e->config.trace), start, end);
+}
+
+void host_wait_layer(struct engine *e, const struct host_work *work, int layer)
+{
+    wait_layer(e, work, layer, false);
+}
+
+void host_wait_ahead(struct engine *e, const struct host_work *work, int layer)
+{
+    wait_layer(e, work, layer, true);
 }
 
 void host_wait(struct engine *e, const struct host_work *work)

@@ -5,7 +5,8 @@
  *   streams.c     struct streams        streams and events; what is on its way to a layer
  *   host.c        struct host           host memory, the workers and what they are given
  *   exchange.c    struct exchange       what crosses the link for host updates, and where it waits
- *   state.c       struct moves, slots   where channels' state lies, how it moves
+ *   state.c       struct moves, slots   where channels' state lies, how it visits the device
+ *   carry.c       struct carry          how it changes sides
  *   table.c       struct batches        the matrices in device memory, for the device's operators
  *   channels.c    struct update_list    AdamW on the device
  *   sharing.c     struct sharing        changed parameters on their way between ranks
@@ -95,10 +96,11 @@ struct matrix {
     void *staged;   /* (n_owned, cols) `deferred` on the host, where that accumulates; a layer's lie
                      there as they do on the device */
     struct host_adam_matrix host; /* (n_owned, cols) host state */
+    size_t packed_end;            /* where a group's packed rows end that begin at host.packed */
     struct slots *slots;
     int *slot_of; /* (n_owned) slot of an important channel, else -1 */
-    int n_deferred[ENGINE_MAX_INTERVAL],
-        n_leaving[ENGINE_MAX_INTERVAL]; /* owned channels by group */
+    int n_deferred[ENGINE_MAX_INTERVAL], n_leaving[ENGINE_MAX_INTERVAL],
+        n_entering[ENGINE_MAX_INTERVAL]; /* owned channels by group */
 };
 
 /* A layer's part of what the workers are to do: a job that begins when a stream has got to it. */
@@ -131,7 +133,8 @@ struct group {
     struct host_work commit; /* of what streams: the host's parameters become the updated ones */
     int region;              /* of the exchange, which the update has, and after it the commit */
     int closing_steps;       /* gradients in the window that it closed */
-    bool has_leaving;        /* channels left with that closing */
+    bool has_leaving;        /* channels left with that closing, or an earlier one */
+    int arrived;             /* the step in which its last update did, or -1 */
 };
 
 /* Steps by the clock. */
@@ -142,7 +145,42 @@ struct timing {
     double busy;  /* seconds that workers had worked before */
 };
 
-/* Pinned memory through which state of channels moves. */
+/* Channels of the whole model. */
+struct channel_list {
+    struct channel {
+        int matrix, row; /* of all its rows */
+    } * channels;
+    int n, capacity;
+};
+
+/* State that is carried together. */
+struct carried_piece {
+    struct carried_row *rows; /* memory of allocate_host */
+    float *state;             /* the same; packed */
+    int n;                    /* rows; 0: it is free */
+    size_t n_elements;
+    struct event *passed; /* it is where it was sent */
+};
+
+/* One way between the slots and the host. */
+struct carried_side {
+    struct carried_piece pieces[2]; /* in turns */
+    int turn;
+    float *device; /* device memory that copies take pieces from, or to; NULL: there are no copies
+                    */
+    struct carried_row *rows; /* (capacity) all that are to go */
+    int n, capacity;
+    int begun; /* of them: they are in pieces */
+};
+
+/* State of channels that change sides. */
+struct carry {
+    size_t piece_elements;
+    struct carried_row *rows; /* device memory: of a piece */
+    struct carried_side down, up;
+};
+
+/* Pinned memory through which state visits the device. */
 struct staging {
     char *memory;
     size_t capacity, used;
@@ -156,6 +194,7 @@ struct streams {
     struct stream *reducing;  /* gradients to their owners, norms */
     struct stream *gathering; /* parameters from all ranks */
     struct stream *down, *up; /* the link, one each way */
+    struct stream *carrying;  /* state, both ways */
     struct event *mark;       /* orders one stream behind what is on another so far */
     struct event *read;       /* this step's passes have read the parameters */
     struct event *norm_known; /* norms.summary_host holds this step's */
@@ -179,7 +218,7 @@ struct norms {
     float *squared;                    /* (n_channels) device */
     float *squared_host;               /* update_interval 0: the same, in memory of allocate_host */
     struct norm_summary *summary;      /* (2) device: of this step; of a choice that is looked at */
-    struct norm_summary *summary_host; /* of this step, in memory of allocate_host */
+    struct norm_summary *summary_host; /* (2) the same, in memory of allocate_host */
     struct divided gradients;          /* in their slots */
     int reducing;                      /* the layer that is on its way to its owners, or -1 */
 };
@@ -188,13 +227,25 @@ struct selection {
     unsigned char *place;        /* (n_channels) enum channel_place: what is in force */
     unsigned char *place_device; /* (n_channels) the same in device memory */
     int *slot, *slot_device;     /* (n_channels) slots of owned channels that have one */
-    unsigned char *target; /* (n_channels) 1: in the newest choice, adopted as windows close */
-    unsigned char
-        *enters; /* (n_channels) 1: of the group that closes, and there is a slot for it */
-    unsigned char *choice; /* (n_channels) a choice that is looked at, device memory */
-    uint64_t to_adopt;     /* groups that have not looked at the newest choice */
-    bool selected;         /* the first choice has been made */
-    int chosen_in;         /* the step of the newest choice */
+    unsigned char *target;      /* (n_channels) 1: in the newest choice, adopted as windows close */
+    unsigned char *choice;      /* (n_channels) a choice that is looked at, device memory */
+    unsigned char *choice_host; /* the same in memory of allocate_host */
+    bool looks;                 /* this step's gradient has been asked for a choice */
+    bool selected;              /* the first choice has been made */
+    int chosen_in;              /* the step of the newest choice */
+    struct channel_list
+        news[ENGINE_MAX_INTERVAL]; /* by group: channels that the newest choice may bring to the
+                                      other side, in their order */
+    struct channel_list leaving[ENGINE_MAX_INTERVAL]; /* by group: they are in that place */
+    struct channel_list entering; /* they have slots, and their state is to come */
+    bool entering_waits; /* for the closing's update; the workers leave that to selection_update */
+
+    struct channel_list changed;    /* since the device was told; some more than once */
+    struct channel_change *changes; /* (changes_capacity) memory of allocate_host */
+    struct channel_change *changes_device;
+    int changes_capacity;
+    bool behind_arrivals;       /* what arrives in this step reads what they change */
+    struct event *changes_read; /* what was there is on the device */
 };
 
 /* Where channels' state lies, and its ways between device and host. */
@@ -216,8 +267,9 @@ struct windows {
     struct host_work accumulation; /* the host's addition of staged gradients to its windows */
     bool staging_gradients;        /* this step's have begun to go down */
     size_t staged_bytes;
-    uint64_t staged_fresh; /* groups whose windows it begins */
-    float staged_factor;   /* of clipping */
+    uint64_t staged_fresh;       /* groups whose windows it begins */
+    float staged_factor;         /* of clipping */
+    unsigned char *staged_place; /* (n_channels) where channels stood when they were staged */
 };
 
 /* update_interval 0: what the rule has seen since it last chose. */
@@ -274,6 +326,8 @@ struct sharing {
     size_t bytes;
     int *rows; /* (n_channels) which rows they are, device */
     int *rows_host;
+    struct shared_run *runs; /* (n_matrices, ranks) where they lie, device */
+    struct shared_run *runs_host;
     struct comm_share *parts; /* (ranks) where each rank's are */
     size_t bytes_gathered;    /* other ranks' that have come since they were asked for */
 };
@@ -301,6 +355,7 @@ struct engine {
     struct host host;
     struct exchange exchange;
     struct moves moves;
+    struct carry carry;
     struct batches batches;
     struct update_list list;
     struct norms norms;
@@ -418,6 +473,8 @@ void host_submit(struct engine *e, struct host_work *work, int layer, void (*run
 /* Waits for the workers, for one layer or all, counting the wait as a stall. */
 void host_wait_layer(struct engine *e, const struct host_work *work, int layer);
 void host_wait(struct engine *e, const struct host_work *work);
+/* The same, where it is no stall before the device has done this step's passes. */
+void host_wait_ahead(struct engine *e, const struct host_work *work, int layer);
 /* The seconds that host_wait has counted since the last call. */
 double host_take_stall(struct engine *e);
 /* For the timeline: what each worker did for a job that is done. */
@@ -445,9 +502,9 @@ void exchange_reuse(struct engine *e, const struct group *g, int layer);
 /* Seconds in which the parameters of all deferred channels come up the link, by a timed copy; 0
  * where no copies cross one. */
 double exchange_seconds(struct engine *e);
-/* What crosses of a layer each way: all of a group's channels, packed, or without copies the
- * deferred ones. */
-size_t exchange_bytes(const struct engine *e, const struct group *g, int layer);
+/* What crosses of a layer, down or up: all of a group's channels, packed, or without copies those
+ * that are meant. */
+size_t exchange_bytes(const struct engine *e, const struct group *g, int layer, bool down);
 /* A layer's means go down; what the host has made of them comes up. There are such. */
 void exchange_send(struct engine *e, const struct group *g, int layer);
 void exchange_receive(struct engine *e, const struct group *g, int layer);
@@ -471,13 +528,21 @@ void state_take_masters(struct engine *e, struct matrix *m, size_t first, size_t
                         const float *values);
 /* Gives slots to the channels that are important, after a load. */
 void state_adopt(struct engine *e, struct matrix *m);
-/* Moves owned channels' state; the caller sets `place`. rows: (n) */
+/* An owned channel gets a slot, or leaves the one that it has. */
+void state_take_slot(struct engine *e, struct matrix *m, int row);
+void state_free_slot(struct engine *e, struct matrix *m, int row);
+/* With offload_important the state of important channels stays on the host and visits the device
+ * for its update alone, in arrays that all matrices share. */
+bool state_visits(const struct engine *e, const struct matrix *m);
+/* Brings owned channels' state to their slots. rows: (n) */
 void state_to_device(struct engine *e, struct matrix *m, const int *rows, int n,
                      struct step_report *report);
-/* The host's arrays hold it once state_land has been called. */
-void state_to_host(struct engine *e, struct matrix *m, const int *rows, int n,
-                   struct step_report *report);
-void state_land(struct engine *e);
+/* A row of the host's state, packed: master, m and v, as its newest update has it, be that visible
+ * or not. */
+void state_read_row(const struct engine *e, const struct matrix *m, int row, float *packed);
+void state_write_row(const struct engine *e, const struct matrix *m, int row, float *packed);
+/* The newest update of a row, if it streams, becomes the host's parameter. */
+void state_commit_row(const struct engine *e, const struct matrix *m, int row);
 /* Gradients of channels that have slots, from their windows in the host's memory. */
 void state_upload_windows(struct engine *e, const struct matrix *m, const int *rows, int n);
 /* With offload_important: channels of a matrix whose state can visit the device at a time; else
@@ -493,6 +558,22 @@ const struct state_arrays *state_arrays(const struct engine *e, const struct mat
  * (n_owned, cols) in host memory. */
 void state_read(struct engine *e, struct matrix *m, int part, float *values);
 void state_write(struct engine *e, struct matrix *m, int part, float *values);
+
+/* carry.c */
+
+void carry_place(struct engine *e);
+void carry_create(struct engine *e);
+void carry_release(struct engine *e);
+void carry_forget(struct engine *e);
+/* An owned channel's state is to leave its slot, which is then free; or is to come to it. */
+void carry_down(struct engine *e, const struct matrix *m, int row, struct step_report *report);
+void carry_up(struct engine *e, const struct matrix *m, int row, struct step_report *report);
+/* What is to leave begins to, behind the compute stream. */
+void carry_start(struct engine *e);
+/* The host has all that is to leave. */
+void carry_land(struct engine *e);
+/* What is to come does, once the host has it: the compute stream is behind it. */
+void carry_bring(struct engine *e);
 
 /* table.c */
 
@@ -562,17 +643,35 @@ void selection_publish(struct engine *e);
 void selection_fit(struct engine *e);
 /* Counts each matrix's channels by group and place. */
 void selection_count(struct engine *e);
-/* Chooses important channels where a choice is due. Whether it is the first. */
+/* Makes a choice where one is due, on the stream that has the norms; the host has it when that has
+ * passed. */
+void selection_look(struct engine *e);
+/* Takes it. Whether it is the first. */
 bool selection_choose(struct engine *e, struct step_report *report);
 /* All groups take over the first choice, at once: their windows have just begun, with this step's
  * gradient, which is the one update that channels get as they enter. */
 void selection_adopt_first(struct engine *e, struct step_report *report);
-/* A group whose window closes takes over the newest choice, if that changes anything: owned
- * channels change sides. lr: of the update that those which enter get. The group's previous host
- * update has arrived. */
-void selection_adopt(struct engine *e, struct group *g, float lr, struct step_report *report);
-/* Channels that left with the closing whose update has arrived are now like all others. */
-void selection_settle(struct engine *e, struct group *g);
+/* A group whose window is about to close takes over the newest choice: those that leave gather
+ * gradients from now on, those that enter have slots. Its previous update has arrived; channels
+ * that left before are now like all others. at_once: those that enter do so when this closing's
+ * update has arrived, without a step in between. */
+void selection_adopt(struct engine *e, struct group *g, bool at_once, struct step_report *report);
+/* Channels that enter are important. Their state is on the device. */
+void selection_enter(struct engine *e);
+/* Channels that enter have the update of the closing with which they do. */
+void selection_update(struct engine *e);
+/* Channels that enter show their update as deferred ones do, and are important behind it. */
+void selection_hold(struct engine *e);
+/* Channels that left are like all others, in every group. */
+void selection_settle(struct engine *e);
+/* State of channels that change sides goes on: what leaves is there, what enters is on its way. */
+void selection_carry(struct engine *e);
+/* The device knows of all changes, behind its compute stream. */
+void selection_tell(struct engine *e);
+/* After a load: what is left to be done of the newest choice. */
+void selection_resume(struct engine *e);
+/* The same where groups are others. */
+void selection_list(struct engine *e);
 
 /* windows.c */
 
@@ -590,7 +689,7 @@ void windows_accumulate_on_device(struct engine *e);
 void windows_count_step(struct engine *e, float factor, struct step_report *report);
 /* At a step's end: what was staged has gone where it is to go. */
 void windows_end_staging(struct engine *e);
-/* Closes a group's window: lets channels change sides, and hands the mean to the host. */
+/* Closes a group's window: hands the mean to the host. */
 void windows_close(struct engine *e, struct group *g, struct step_report *report);
 /* Makes the host updates visible that are due at the end of this step
  * (all: whatever is in flight). */

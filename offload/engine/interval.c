@@ -40,7 +40,7 @@ static void note_norms(struct engine *e)
         double sum[2] = {0, 0};
         int count[2] = {0, 0}, rows = m->selectable ? m->param->rows : 0;
         for (size_t c = m->first_channel; c < m->first_channel + (size_t)rows; c++) {
-            int side = e->selection.place[c] == CHANNEL_IMPORTANT;
+            int side = channel_is_important(e->selection.place[c]);
             sum[side] += sqrt(e->norms.squared_host[c]);
             count[side] += e->norms.squared_host[c] > 0;
         }

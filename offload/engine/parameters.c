@@ -135,6 +135,7 @@ static size_t copy_layer(struct engine *e, int layer)
 static void come_up(struct engine *e, int layer)
 {
     struct parameters *p = &e->parameters;
+    carry_land(e); /* of channels that left */
     windows_wait_commits(e, layer);
     e->device->event_order(e->streams.up, p->changed);
     e->device->event_order(e->streams.up, p->left[slot_of(e, layer)]);

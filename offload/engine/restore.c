@@ -155,9 +155,12 @@ static bool may_stand(const struct engine *e, int group, bool adopted, unsigned 
                       unsigned char target)
 {
     const struct group *g = &e->windows.groups[group];
-    if (target > 1 || place > CHANNEL_LEAVING)
+    const int closed = last_closing(e, group);
+    if (target > 1 || place >= CHANNEL_PLACES || place == CHANNEL_RESIDENT)
         return false;
-    if (place == CHANNEL_LEAVING && !(g->in_flight && g->has_leaving))
+    if (place == CHANNEL_LEAVING && (closed < 0 || (g->in_flight && !g->has_leaving)))
+        return false;
+    if (place == CHANNEL_ENTERING && !(closed == e->step - 1 && g->in_flight && target))
         return false;
     return !adopted || place != CHANNEL_IMPORTANT || target;
 }

@@ -45,14 +45,19 @@ void sharing_place(struct engine *e)
     e->sharing.bytes = largest;
     e->sharing.memory = arena_take(&e->arena, &e->arena.use.workspace, largest, 1);
     e->sharing.rows = arena_take(&e->arena, &e->arena.use.workspace, e->n_channels, sizeof(int));
+    e->sharing.runs = arena_take(&e->arena, &e->arena.use.workspace,
+                                 (size_t)e->n_matrices * (size_t)e->ranks, sizeof *e->sharing.runs);
 }
 
 void sharing_create(struct engine *e)
 {
     e->sharing.updated = zf_calloc(e->n_channels, 1);
     e->sharing.parts = zf_calloc((size_t)e->ranks, sizeof *e->sharing.parts);
-    if (sharing_is_needed(e))
-        e->sharing.rows_host = zf_malloc(sizeof(int) * e->n_channels);
+    if (!sharing_is_needed(e))
+        return;
+    const size_t runs = (size_t)e->n_matrices * (size_t)e->ranks;
+    e->sharing.rows_host = zf_malloc(sizeof(int) * e->n_channels);
+    e->sharing.runs_host = zf_malloc(sizeof *e->sharing.runs_host * (runs + 1));
 }
 
 void sharing_release(struct engine *e)
@@ -60,72 +65,77 @@ void sharing_release(struct engine *e)
     free(e->sharing.updated);
     free(e->sharing.parts);
     free(e->sharing.rows_host);
+    free(e->sharing.runs_host);
 }
 
-/* Rows of one matrix that changed on one rank, on their way to the others. */
-struct shared_run {
-    const struct matrix *matrix;
-    int rank, first, n; /* shared_rows[first .. first + n) */
-    size_t at;          /* in e->sharing.memory, bytes */
-};
-
-/* What changed in matrices [first, last), rank by rank. Returns the number of runs. */
-static int find_runs(struct engine *e, int first, int last, struct shared_run *runs)
+/* What changed in matrices [first, last) on a rank, from run *n_runs on. Returns its bytes, which
+ * begin at `at`. */
+static size_t find_runs(struct engine *e, int first, int last, int rank, size_t at, int *n_runs,
+                        int *n_rows)
 {
-    int n_runs = 0, n_rows = 0;
-    size_t at = 0;
-    for (int r = 0; r < e->ranks; r++) {
-        const size_t begin = at;
-        for (int i = first; i < last; i++) {
-            const struct matrix *m = &e->matrices[i];
-            struct range owned = schedule_owned(i, m->param->rows, e->ranks, r);
-            struct shared_run run = {m, r, n_rows, 0, at};
-            for (int row = owned.first; row < owned.last; row++)
-                if (e->sharing.updated[m->first_channel + (size_t)row])
-                    e->sharing.rows_host[n_rows++] = row;
-            run.n = n_rows - run.first;
-            at += (size_t)run.n * (size_t)m->cols * dtype_size(e->dtype);
-            if (run.n > 0)
-                runs[n_runs++] = run;
-        }
-        e->sharing.parts[r] = (struct comm_share){begin, at - begin};
+    const size_t size = dtype_size(e->dtype), begin = at;
+    for (int i = first; i < last; i++) {
+        const struct matrix *m = &e->matrices[i];
+        const struct range owned = schedule_owned(i, m->param->rows, e->ranks, rank);
+        struct shared_run run = {.matrix = i, .first = *n_rows, .at = at / size};
+        for (int row = owned.first; row < owned.last; row++)
+            if (e->sharing.updated[m->first_channel + (size_t)row])
+                e->sharing.rows_host[(*n_rows)++] = row;
+        run.n = *n_rows - run.first;
+        at += (size_t)run.n * (size_t)m->cols * size;
+        if (run.n > 0)
+            e->sharing.runs_host[(*n_runs)++] = run;
     }
-    return n_runs;
+    return at - begin;
 }
 
-/* Copies a run between the parameters and the buffer. */
-static void copy_run(struct engine *e, const struct shared_run *run, bool pack)
+/* Numbers the pieces of n runs, through all of them. */
+static void number_pieces(struct engine *e, int n)
 {
-    const struct param *p = run->matrix->param;
-    char *values = (char *)e->params + p->offset * dtype_size(e->dtype),
-         *at = e->sharing.memory + run->at;
-    const int *rows = e->sharing.rows + run->first;
-    e->device->row_ops->copy_rows(e->streams.reducing, pack ? at : values, pack ? NULL : rows,
-                                  pack ? values : at, pack ? rows : NULL, run->n,
-                                  (size_t)p->cols * dtype_size(e->dtype));
+    int pieces = 0;
+    for (int i = 0; i < n; i++) {
+        struct shared_run *run = &e->sharing.runs_host[i];
+        run->first_piece = pieces;
+        pieces += run->n * ((e->matrices[run->matrix].cols + ROW_PIECE - 1) / ROW_PIECE);
+    }
+    e->sharing.runs_host[n] = (struct shared_run){.first_piece = pieces};
+}
+
+/* Runs [first, last) into the buffer, or out of it. */
+static void copy_runs(struct engine *e, int first, int last, bool pack)
+{
+    const struct shared_run *runs = e->sharing.runs_host;
+    const struct shared_rows shared = {.runs = e->sharing.runs + first,
+                                       .n_runs = last - first,
+                                       .rows = e->sharing.rows,
+                                       .first_piece = runs[first].first_piece,
+                                       .n_pieces = runs[last].first_piece - runs[first].first_piece,
+                                       .memory = e->sharing.memory};
+    if (last > first)
+        e->device->row_ops->share_rows(e->streams.reducing, &e->batches.all, &shared, pack);
 }
 
 static void share_matrices(struct engine *e, int first, int last)
 {
-    size_t most = (size_t)(last - first) * (size_t)e->ranks;
-    struct shared_run *runs = zf_malloc(sizeof *runs * (most + 1));
-    int n_runs = find_runs(e, first, last, runs), n_rows = 0;
-    for (int i = 0; i < n_runs; i++)
-        n_rows += runs[i].n;
-    e->device->copy(e->streams.reducing, e->sharing.rows, e->sharing.rows_host,
-                    sizeof(int) * (size_t)n_rows);
-    for (int i = 0; i < n_runs; i++)
-        if (runs[i].rank == e->rank)
-            copy_run(e, &runs[i], true);
-    comm_device_all_gather(
-        e->comm, e->streams.reducing,
-        &(struct comm_shares){.data = e->sharing.memory, .shares = e->sharing.parts}, 1);
-    for (int i = 0; i < n_runs; i++)
-        if (runs[i].rank != e->rank)
-            copy_run(e, &runs[i], false);
-    for (int r = 0; r < e->ranks; r++)
-        e->sharing.bytes_gathered += r == e->rank ? 0 : e->sharing.parts[r].bytes;
-    free(runs);
+    struct sharing *s = &e->sharing;
+    int n_runs = 0, n_rows = 0, own = 0, end = 0;
+    size_t at = 0;
+    for (int r = 0; r < e->ranks; r++) {
+        own = r == e->rank ? n_runs : own;
+        const size_t bytes = find_runs(e, first, last, r, at, &n_runs, &n_rows);
+        end = r == e->rank ? n_runs : end;
+        s->parts[r] = (struct comm_share){at, bytes};
+        s->bytes_gathered += r == e->rank ? 0 : bytes;
+        at += bytes;
+    }
+    number_pieces(e, n_runs);
+    e->device->copy(e->streams.reducing, s->rows, s->rows_host, sizeof(int) * (size_t)n_rows);
+    e->device->copy(e->streams.reducing, s->runs, s->runs_host, sizeof *s->runs * (size_t)n_runs);
+    copy_runs(e, own, end, true);
+    comm_device_all_gather(e->comm, e->streams.reducing,
+                           &(struct comm_shares){.data = s->memory, .shares = s->parts}, 1);
+    copy_runs(e, 0, own, false);
+    copy_runs(e, end, n_runs, false);
 }
 
 /* Matrices [first, last), once what has come up of their layers is there. */

@@ -1,6 +1,8 @@
 /* The state of channels: fp32 master, m and v of each, in a slot on the device or in the host's
- * arrays. It crosses the link through pinned memory, many rows at a time: the host's arrays are too
- * large to be pinned themselves within a start-up of a second. */
+ * arrays. Where it visits the device, is chosen for the first time or is saved, it crosses the link
+ * through pinned memory, many rows at a time, and the host waits: the host's arrays are too large
+ * to be pinned themselves within a start-up of a second. Channels that change sides later have
+ * their own way (carry.c). */
 #include "offload/engine/internal.h"
 
 #include "data/alloc.h"
@@ -17,16 +19,14 @@
 
 /* ---- memory ---- */
 
-/* With offload_important the state of important channels stays on the host and visits the device
- * for its update alone, in arrays that all matrices share. */
-static bool visits(const struct engine *e, const struct matrix *m)
+bool state_visits(const struct engine *e, const struct matrix *m)
 {
     return e->config.offload_important && m->selectable;
 }
 
 const struct state_arrays *state_arrays(const struct engine *e, const struct matrix *m)
 {
-    return visits(e, m) ? &e->moves.visiting : &m->slots->state;
+    return state_visits(e, m) ? &e->moves.visiting : &m->slots->state;
 }
 
 /* ---- slots ---- */
@@ -109,7 +109,9 @@ static void place_staging(struct engine *e)
 static size_t visitors(const struct engine *e, const struct matrix *m)
 {
     const int chosen = schedule_important(e->config.topk_ratio, m->param->rows);
-    return visits(e, m) ? (size_t)(chosen < m->n_owned ? chosen : m->n_owned) * (size_t)m->cols : 0;
+    return state_visits(e, m)
+               ? (size_t)(chosen < m->n_owned ? chosen : m->n_owned) * (size_t)m->cols
+               : 0;
 }
 
 static void place_slots(struct engine *e, struct slots *s)
@@ -133,14 +135,15 @@ void state_place(struct engine *e)
         struct matrix *m = &e->matrices[i];
         m->slots = find_slots(e, m);
         m->slot_of = zf_malloc(sizeof(int) * (size_t)(m->n_owned + 1));
-        m->slots->masters |= e->config.bf16 || m->streams;
+        /* A master on its way is not visible yet: a parameter is none. */
+        m->slots->masters |= e->config.bf16 || m->selectable || m->streams;
         count_slots(e, m);
         most = visitors(e, m) > most ? visitors(e, m) : most;
     }
     for (int i = 0; i < e->moves.n_slots; i++)
         place_slots(e, &e->moves.slots[i]);
     if (most > 0)
-        place_arrays(e, &e->moves.visiting, most, e->config.bf16 || e->config.params_on_host);
+        place_arrays(e, &e->moves.visiting, most, true);
     place_staging(e);
 }
 
@@ -164,7 +167,7 @@ void state_release(struct engine *e)
     free(e->moves.staging.landings);
 }
 
-static void take_slot(struct engine *e, struct matrix *m, int row)
+void state_take_slot(struct engine *e, struct matrix *m, int row)
 {
     struct slots *s = m->slots;
     int slot = s->lowest_free;
@@ -177,7 +180,7 @@ static void take_slot(struct engine *e, struct matrix *m, int row)
     e->list.important = false;
 }
 
-static void free_slot(struct engine *e, struct matrix *m, int row)
+void state_free_slot(struct engine *e, struct matrix *m, int row)
 {
     struct slots *s = m->slots;
     const int slot = m->slot_of[row];
@@ -206,8 +209,8 @@ void state_adopt(struct engine *e, struct matrix *m)
     if (!m->selectable)
         return;
     for (int row = 0; row < m->n_owned; row++)
-        if (place_of(e, m, row) == CHANNEL_IMPORTANT)
-            take_slot(e, m, row);
+        if (channel_is_important(place_of(e, m, row)))
+            state_take_slot(e, m, row);
 }
 
 void state_initialise(struct engine *e, struct matrix *m)
@@ -216,7 +219,7 @@ void state_initialise(struct engine *e, struct matrix *m)
     struct state_arrays *s = &m->slots->state;
     size_t n = (size_t)m->n_owned * (size_t)m->cols;
     for (int row = 0; row < m->n_owned; row++)
-        take_slot(e, m, row);
+        state_take_slot(e, m, row);
     if (n == 0)
         return;
     d->zero(d->compute, s->m, sizeof(float) * n);
@@ -269,6 +272,56 @@ static void write_host(const struct host_adam_matrix *h, enum state_part part, s
         memcpy((part == STATE_M ? h->m : h->v) + first, values, sizeof(float) * n);
 }
 
+/* Whether a channel's update is under way and not visible yet. */
+static bool is_in_flight(const struct engine *e, const struct matrix *m, int row)
+{
+    const struct row_groups groups = owned_groups(e, m);
+    return channel_closes(place_of(e, m, row)) &&
+           e->windows.groups[row_groups_group(&groups, row)].in_flight;
+}
+
+/* Of a layer whose parameters stream, the master of a channel whose update is under way and not
+ * visible yet: the newer half lies in the exchange. */
+static struct host_adam_matrix newer_row(const struct engine *e, const struct matrix *m, int row)
+{
+    struct host_adam_matrix newer = m->host;
+    newer.parameters = exchange_row(e, m, row);
+    newer.remainders = m->host.remainders ? m->host.remainders + (size_t)row * newer.cols : NULL;
+    return newer;
+}
+
+/* A row of a part of the host's state, as its newest update has it. */
+static void copy_row(const struct engine *e, const struct matrix *m, enum state_part part, int row,
+                     float *values, bool to_host)
+{
+    const size_t cols = (size_t)m->cols;
+    const bool newer = part == STATE_MASTER && m->streams && is_in_flight(e, m, row);
+    const struct host_adam_matrix h = newer ? newer_row(e, m, row) : m->host;
+    if (to_host)
+        write_host(&h, part, newer ? 0 : (size_t)row * cols, cols, values);
+    else
+        read_host(&h, part, newer ? 0 : (size_t)row * cols, cols, values);
+}
+
+void state_read_row(const struct engine *e, const struct matrix *m, int row, float *packed)
+{
+    for (enum state_part part = STATE_MASTER; part <= STATE_V; part++)
+        copy_row(e, m, part, row, packed + (size_t)part * (size_t)m->cols, false);
+}
+
+void state_write_row(const struct engine *e, const struct matrix *m, int row, float *packed)
+{
+    for (enum state_part part = STATE_MASTER; part <= STATE_V; part++)
+        copy_row(e, m, part, row, packed + (size_t)part * (size_t)m->cols, true);
+}
+
+void state_commit_row(const struct engine *e, const struct matrix *m, int row)
+{
+    const size_t bytes = (size_t)m->cols * dtype_size(m->host.dtype);
+    if (m->streams && is_in_flight(e, m, row))
+        memcpy((char *)m->host.parameters + (size_t)row * bytes, exchange_row(e, m, row), bytes);
+}
+
 /* n rows from the host's arrays into the staging memory, or back, by the host's own threads. */
 static void copy_on_host(struct engine *e, const struct host_adam_matrix *h, enum state_part part,
                          const int *rows, int n, float *staged, bool to_host)
@@ -278,13 +331,25 @@ static void copy_on_host(struct engine *e, const struct host_adam_matrix *h, enu
         return;
     }
 #pragma omp parallel for schedule(static) if ((size_t)n * h->cols > PARALLEL_ELEMENTS)
-    for (int i = 0; i < n; i++) {
-        const size_t at = (size_t)rows[i] * h->cols;
-        if (to_host)
-            write_host(h, part, at, h->cols, staged + (size_t)i * h->cols);
-        else
-            read_host(h, part, at, h->cols, staged + (size_t)i * h->cols);
+    for (int i = 0; i < n; i++)
+        copy_row(e, &e->matrices[h->part.index], part, rows[i], staged + (size_t)i * h->cols,
+                 to_host);
+}
+
+/* What the device has written goes on to the host's arrays. */
+static void land(struct engine *e)
+{
+    struct staging *s = &e->moves.staging;
+    if (s->n_landings == 0)
+        return;
+    e->device->stream_wait(e->streams.carrying);
+    for (int i = 0; i < s->n_landings; i++) {
+        struct landing *l = &s->landings[i];
+        copy_on_host(e, l->host, l->part, l->rows, l->n, (float *)(s->memory + l->at), true);
+        free(l->rows);
     }
+    s->n_landings = 0;
+    s->used = 0;
 }
 
 /* Room for as many of n rows as there is; if there is none, what is there has to go first. */
@@ -293,9 +358,9 @@ static char *staging_take(struct engine *e, int cols, int n, int *count)
     struct staging *s = &e->moves.staging;
     size_t row = sizeof(float) * (size_t)cols;
     if (s->used + row > s->capacity)
-        state_land(e);
+        land(e);
     if (s->used + row > s->capacity) { /* rows on their way up are not landed */
-        e->device->stream_wait(e->device->compute);
+        e->device->stream_wait(e->streams.carrying);
         s->used = 0;
     }
     size_t room = (s->capacity - s->used) / row;
@@ -314,10 +379,10 @@ static void rows_up(struct engine *e, float *device, const int *device_rows,
     for (int first = 0, count; first < n; first += count) {
         char *place = staging_take(e, (int)h->cols, n - first, &count);
         copy_on_host(e, h, part, host_rows + first, count, (float *)place, false);
-        d->copy(d->compute, e->moves.staging.rows, device_rows + first,
+        d->copy(e->streams.carrying, e->moves.staging.rows, device_rows + first,
                 sizeof(int) * (size_t)count);
-        d->row_ops->copy_rows(d->compute, device, e->moves.staging.rows, place, NULL, count,
-                              sizeof(float) * h->cols);
+        d->row_ops->copy_rows(e->streams.carrying, device, e->moves.staging.rows, place, NULL,
+                              count, sizeof(float) * h->cols);
     }
 }
 
@@ -341,28 +406,13 @@ static void rows_down(struct engine *e, const struct host_adam_matrix *h, enum s
     struct device *d = e->device;
     for (int first = 0, count; first < n; first += count) {
         char *place = staging_take(e, (int)h->cols, n - first, &count);
-        d->copy(d->compute, e->moves.staging.rows, device_rows + first,
+        d->copy(e->streams.carrying, e->moves.staging.rows, device_rows + first,
                 sizeof(int) * (size_t)count);
-        d->row_ops->copy_rows(d->compute, place, NULL, device, e->moves.staging.rows, count,
-                              sizeof(float) * h->cols);
+        d->row_ops->copy_rows(e->streams.carrying, place, NULL, device, e->moves.staging.rows,
+                              count, sizeof(float) * h->cols);
         note_landing(e, h, part, host_rows + first, count,
                      (size_t)(place - e->moves.staging.memory));
     }
-}
-
-void state_land(struct engine *e)
-{
-    struct staging *s = &e->moves.staging;
-    if (s->n_landings == 0)
-        return;
-    e->device->stream_wait(e->device->compute);
-    for (int i = 0; i < s->n_landings; i++) {
-        struct landing *l = &s->landings[i];
-        copy_on_host(e, l->host, l->part, l->rows, l->n, (float *)(s->memory + l->at), true);
-        free(l->rows);
-    }
-    s->n_landings = 0;
-    s->used = 0;
 }
 
 /* A part of the state on the device, and which of its rows a slot is: the parameter itself where
@@ -385,7 +435,7 @@ static int *slots_of(const struct engine *e, const struct matrix *m, const int *
 {
     int *slots = zf_malloc(sizeof(int) * (size_t)(n + 1));
     for (int i = 0; i < n; i++)
-        slots[i] = visits(e, m) ? i : m->slot_of[rows[i]];
+        slots[i] = state_visits(e, m) ? i : m->slot_of[rows[i]];
     return slots;
 }
 
@@ -395,6 +445,7 @@ static void move(struct engine *e, struct matrix *m, const int *rows, int n, boo
 {
     int *slots = slots_of(e, m, rows, n);
     const size_t bytes = 3 * sizeof(float) * (size_t)n * (size_t)m->cols;
+    streams_follow(e, e->streams.carrying, e->device->compute);
     trace_begin(e->config.trace, TRACE_STATE, up ? "state, to the device" : "state, to the host");
     for (enum state_part part = STATE_MASTER; part <= STATE_V; part++) {
         const struct device_part p = part_of(e, m, part);
@@ -405,6 +456,7 @@ static void move(struct engine *e, struct matrix *m, const int *rows, int n, boo
             rows_down(e, &m->host, part, rows, p.values, device_rows, n);
     }
     trace_end(e->config.trace, TRACE_STATE, bytes);
+    streams_follow(e, e->device->compute, e->streams.carrying);
     report->bytes_moved += bytes;
     free(slots);
 }
@@ -413,36 +465,27 @@ void state_to_device(struct engine *e, struct matrix *m, const int *rows, int n,
                      struct step_report *report)
 {
     for (int i = 0; i < n; i++)
-        take_slot(e, m, rows[i]);
-    if (!visits(e, m))
+        state_take_slot(e, m, rows[i]);
+    if (!state_visits(e, m))
         move(e, m, rows, n, true, report);
-}
-
-void state_to_host(struct engine *e, struct matrix *m, const int *rows, int n,
-                   struct step_report *report)
-{
-    if (!visits(e, m))
-        move(e, m, rows, n, false, report);
-    for (int i = 0; i < n; i++)
-        free_slot(e, m, rows[i]);
 }
 
 int state_most_visitors(const struct engine *e, const struct matrix *m)
 {
-    return visits(e, m) ? (int)(e->moves.visiting.n_elements / (size_t)m->cols) : INT_MAX;
+    return state_visits(e, m) ? (int)(e->moves.visiting.n_elements / (size_t)m->cols) : INT_MAX;
 }
 
 void state_visit(struct engine *e, struct matrix *m, const struct channel_update *updates, int n,
                  bool arrive, struct step_report *report)
 {
-    if (!visits(e, m))
+    if (!state_visits(e, m))
         return;
     int *rows = zf_malloc(sizeof(int) * (size_t)n);
     for (int i = 0; i < n; i++)
         rows[i] = updates[i].row;
     move(e, m, rows, n, arrive, report);
     if (!arrive)
-        state_land(e);
+        land(e);
     free(rows);
 }
 
@@ -451,7 +494,11 @@ void state_upload_windows(struct engine *e, const struct matrix *m, const int *r
     int *slots = zf_malloc(sizeof(int) * (size_t)(n + 1));
     for (int i = 0; i < n; i++)
         slots[i] = m->slot_of[rows[i]];
+    streams_follow(e, e->streams.carrying, e->device->compute);
+    trace_begin(e->config.trace, TRACE_STATE, "windows, to the device");
     rows_up(e, m->slots->waiting, slots, &m->host, STATE_WINDOW, rows, n);
+    trace_end(e->config.trace, TRACE_STATE, sizeof(float) * (size_t)n * (size_t)m->cols);
+    streams_follow(e, e->device->compute, e->streams.carrying);
     free(slots);
 }
 
@@ -467,7 +514,7 @@ static void exchange_rows(struct engine *e, const struct matrix *m, const struct
     const size_t cols = (size_t)m->cols, bytes = sizeof(float) * cols;
     int *slots = slots_of(e, m, rows, n);
     const int *device_rows = p->by_slot ? slots : rows;
-    state_land(e);
+    land(e);
     for (int first = 0, count; first < n; first += count) {
         float *staged = (float *)staging_take(e, m->cols, n - first, &count);
         d->copy(d->compute, s->rows, device_rows + first, sizeof(int) * (size_t)count);
@@ -495,38 +542,25 @@ static void copy_device(struct engine *e, struct matrix *m, int part, float *val
         return;
     }
     int *rows = zf_malloc(sizeof(int) * (size_t)(m->n_owned + 1)), n = 0;
-    for (int row = 0; row < m->n_owned && !visits(e, m); row++)
-        if (m->slot_of[row] >= 0)
+    for (int row = 0; row < m->n_owned && !state_visits(e, m); row++)
+        if (channel_has_state(place_of(e, m, row)))
             rows[n++] = row;
     exchange_rows(e, m, &p, rows, n, values, write);
     free(rows);
 }
 
-/* Whether a channel's update is under way and not visible yet. */
-static bool is_in_flight(const struct engine *e, const struct matrix *m, int row)
-{
-    const struct row_groups groups = owned_groups(e, m);
-    return place_of(e, m, row) == CHANNEL_DEFERRED &&
-           e->windows.groups[row_groups_group(&groups, row)].in_flight;
-}
-
-/* Masters of channels whose update is under way and not visible yet, of a layer whose parameters
- * stream: the newer halves lie in the exchange. */
 static void exchange_in_flight(const struct engine *e, const struct matrix *m, float *values,
                                bool write)
 {
-    struct host_adam_matrix newer = m->host;
     const size_t cols = (size_t)m->cols;
     for (int row = 0; row < m->n_owned && m->streams; row++) {
-        const size_t at = (size_t)row * cols;
         if (!is_in_flight(e, m, row))
             continue;
-        newer.parameters = exchange_row(e, m, row);
-        newer.remainders = m->host.remainders ? m->host.remainders + at : NULL;
+        const struct host_adam_matrix newer = newer_row(e, m, row);
         if (write)
-            host_adam_write_masters(&newer, 0, cols, values + at);
+            host_adam_write_masters(&newer, 0, cols, values + (size_t)row * cols);
         else
-            host_adam_read_masters(&newer, 0, cols, values + at);
+            host_adam_read_masters(&newer, 0, cols, values + (size_t)row * cols);
     }
 }
 

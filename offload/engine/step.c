@@ -17,7 +17,7 @@ void norms_create(struct engine *e)
     sharing_divide(e, &e->norms.gradients, sizeof *e->grads);
     for (int i = 0; i < e->n_matrices; i++)
         e->norms.gradients.arrays[i].data = e->grads + e->matrices[i].param->gradient_offset;
-    e->norms.summary_host = e->device->allocate_host(sizeof *e->norms.summary_host);
+    e->norms.summary_host = e->device->allocate_host(2 * sizeof *e->norms.summary_host);
     if (e->config.update_interval == 0)
         e->norms.squared_host = e->device->allocate_host(sizeof(float) * e->n_channels);
 }
@@ -113,6 +113,7 @@ static void measure_step(struct engine *e)
                                 e->config.gradient_clipping);
     streams_follow(e, e->device->compute, e->streams.reducing);
     d->copy(e->streams.reducing, e->norms.summary_host, e->norms.summary, sizeof *e->norms.summary);
+    selection_look(e);
     if (e->norms.squared_host)
         d->copy(e->streams.reducing, e->norms.squared_host, e->norms.squared,
                 sizeof(float) * e->n_channels);
@@ -149,19 +150,48 @@ static void count_step(struct engine *e, struct step_report *report)
         windows_count_step(e, e->norms.summary_host->factor, report);
 }
 
+static bool closes(const struct engine *e, int group)
+{
+    const struct windows *w = &e->windows;
+    return schedule_closes(group, e->step - w->began, w->interval, e->config.stagger);
+}
+
+/* Windows close, and their groups take over the newest choice. */
+static void close_windows(struct engine *e, struct step_report *report)
+{
+    for (int j = 0; j < e->windows.interval; j++)
+        if (closes(e, j))
+            selection_adopt(e, &e->windows.groups[j], e->windows.lag == 0, report);
+    selection_tell(e);
+    for (int j = 0; j < e->windows.interval; j++)
+        if (closes(e, j))
+            windows_close(e, &e->windows.groups[j], report);
+    carry_start(e);
+}
+
+/* What is due at once arrives, and so do channels that wait for it. */
+static void arrive_at_once(struct engine *e, struct step_report *report)
+{
+    windows_arrive(e, false, report);
+    if (e->windows.lag > 0)
+        return;
+    selection_carry(e);
+    selection_enter(e);
+    selection_tell(e);
+}
+
 /* Once the host knows that the step counts. */
 static void update(struct engine *e, struct step_report *report)
 {
     e->skipped_in_a_row = 0;
+    selection_enter(e);
     const bool first_choice = selection_choose(e, report);
     windows_arrive(e, false, report); /* first: forward waits for what it commits */
     count_step(e, report);
     if (first_choice)
         selection_adopt_first(e, report);
-    for (int j = 0; j < e->windows.interval; j++)
-        if (schedule_closes(j, e->step - e->windows.began, e->windows.interval, e->config.stagger))
-            windows_close(e, &e->windows.groups[j], report);
-    windows_arrive(e, false, report);
+    close_windows(e, report);
+    arrive_at_once(e, report);
     interval_choose(e, report);
     sharing_exchange(e);
     parameters_forget(e);
@@ -183,6 +213,7 @@ bool engine_end_step(struct engine *e, struct step_report *report, struct zf_err
     *report = (struct step_report){0};
     measure_step(e);
     leave_warm_up(e);
+    selection_carry(e);
     use_gradient(e, report);
     e->device->event_wait(e->streams.norm_known);
     report->grad_norm = e->norms.summary_host->norm;

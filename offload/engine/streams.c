@@ -14,6 +14,7 @@ void streams_create(struct engine *e)
     s->gathering = d->stream_create();
     s->down = d->stream_create();
     s->up = d->stream_create();
+    s->carrying = d->stream_create();
     s->mark = d->event_create();
     s->norm_known = d->event_create();
     s->read = d->event_create();
@@ -34,7 +35,7 @@ void streams_release(struct engine *e)
 {
     struct device *d = e->device;
     struct streams *s = &e->streams;
-    struct stream *streams[] = {s->reducing, s->gathering, s->down, s->up};
+    struct stream *streams[] = {s->reducing, s->gathering, s->down, s->up, s->carrying};
     for (size_t i = 0; i < sizeof streams / sizeof *streams; i++)
         d->stream_destroy(streams[i]);
     d->event_destroy(s->mark);
@@ -60,7 +61,8 @@ int streams_slot(const struct engine *e, int layer)
 void streams_wait(struct engine *e)
 {
     struct streams *s = &e->streams;
-    struct stream *streams[] = {s->reducing, s->gathering, s->down, s->up, e->device->compute};
+    struct stream *streams[] = {s->reducing, s->gathering, s->down,
+                                s->up,       s->carrying,  e->device->compute};
     for (size_t i = 0; i < sizeof streams / sizeof *streams; i++)
         e->device->stream_wait(streams[i]);
 }

@@ -51,6 +51,8 @@ void windows_place(struct engine *e)
 
 void windows_create(struct engine *e)
 {
+    if (e->config.accumulate == ENGINE_ACCUMULATE_HOST)
+        e->windows.staged_place = zf_calloc(e->n_channels, 1);
     host_work_create(e, &e->windows.accumulation);
     for (int j = 0; j < ENGINE_MAX_INTERVAL; j++) {
         host_work_create(e, &e->windows.groups[j].update);
@@ -60,6 +62,7 @@ void windows_create(struct engine *e)
 
 void windows_release(struct engine *e)
 {
+    free(e->windows.staged_place);
     host_work_release(e, &e->windows.accumulation);
     for (int j = 0; j < ENGINE_MAX_INTERVAL; j++) {
         host_work_release(e, &e->windows.groups[j].update);
@@ -91,6 +94,13 @@ static void add_row(float *restrict sum, const void *restrict gradient, enum dty
             sum[i] = fmaf(factor, bf16_to_f32(bf16[i]), sum[i]);
 }
 
+/* Whether a channel's gradient has been staged. */
+static bool is_staged(const struct engine *e, const struct matrix *m, int row)
+{
+    const size_t channel = m->first_channel + (size_t)(m->owned.first + row);
+    return !channel_has_slot(e->windows.staged_place[channel]);
+}
+
 /* Adds staged gradients to one chunk's host windows. */
 static void accumulate_chunk(void *argument, int chunk)
 {
@@ -102,7 +112,7 @@ static void accumulate_chunk(void *argument, int chunk)
     size_t n = (size_t)m->cols;
     for (int row = c->first; row < c->last; row++) {
         size_t at = (size_t)row * n;
-        if (place_of(e, m, row) == CHANNEL_IMPORTANT)
+        if (!is_staged(e, m, row))
             continue;
         if (e->windows.staged_fresh >> row_groups_group(&groups, row) & 1)
             memset(m->window + at, 0, sizeof(float) * n);
@@ -120,7 +130,7 @@ static size_t accumulate_bytes(void *argument, int chunk)
     const struct matrix *m = &e->matrices[c->matrix->part.index];
     size_t bytes = 0;
     for (int row = c->first; row < c->last; row++)
-        if (place_of(e, m, row) != CHANNEL_IMPORTANT)
+        if (is_staged(e, m, row))
             bytes += (size_t)m->cols * (2 * sizeof(float) + dtype_size(exchange_dtype(e)));
     return bytes;
 }
@@ -216,6 +226,7 @@ void windows_count_step(struct engine *e, float factor, struct step_report *repo
             g->oldest = e->step;
     }
     if (e->windows.staging_gradients) {
+        memcpy(e->windows.staged_place, e->selection.place, e->n_channels);
         struct host_work *work = &e->windows.accumulation;
         for (int layer = 0; layer < e->table->n_layers && !updates_from_staged(e); layer++)
             host_submit(e, work, layer, accumulate_chunk, accumulate_bytes, &work->layers[layer]);
@@ -240,7 +251,7 @@ static float deferred_lr(const struct engine *e, const struct group *g)
 static void send_means(struct engine *e, const struct group *g, int layer,
                        struct step_report *report)
 {
-    const size_t bytes = exchange_bytes(e, g, layer);
+    const size_t bytes = exchange_bytes(e, g, layer, true);
     if (bytes == 0)
         return;
     trace_begin(e->config.trace, TRACE_LINK_DOWN, "window");
@@ -275,7 +286,6 @@ void windows_close(struct engine *e, struct group *g, struct step_report *report
         return;
     assert(!g->in_flight);
     const float lr = deferred_lr(e, g);
-    selection_adopt(e, g, lr, report);
     exchange_take_region(e, g);
     streams_follow(e, e->streams.down, e->device->compute);
     g->closing_steps = g->open_steps;
@@ -298,7 +308,7 @@ static void receive(struct engine *e, int layer, const struct group *g, struct s
         const int rows = sharing_is_needed(e) && m->selectable ? m->param->rows : 0;
         for_each_in_group(r, &groups, g->index, rows) sharing_note(e, m->first_channel + (size_t)r);
     }
-    const size_t bytes = exchange_bytes(e, g, layer);
+    const size_t bytes = exchange_bytes(e, g, layer, false);
     if (bytes > 0)
         exchange_receive(e, g, layer);
     report->bytes_up += bytes;
@@ -343,8 +353,7 @@ static void arrive(struct engine *e, struct group *g, struct step_report *report
     assert(staleness <= e->windows.interval - 1 + e->windows.lag);
     report->staleness = staleness > report->staleness ? staleness : report->staleness;
     g->in_flight = false;
-    if (g->has_leaving)
-        selection_settle(e, g);
+    g->arrived = e->step;
 }
 
 void windows_arrive(struct engine *e, bool all, struct step_report *report)
@@ -358,6 +367,8 @@ void windows_arrive(struct engine *e, bool all, struct step_report *report)
 
 void windows_wait(struct engine *e)
 {
+    carry_land(e);
+    selection_update(e);
     host_wait(e, &e->windows.accumulation);
     for (int j = 0; j < e->windows.interval; j++) {
         host_wait(e, &e->windows.groups[j].commit);
@@ -375,15 +386,34 @@ static void free_region(struct engine *e, struct step_report *report)
         arrive(e, holder, report);
 }
 
-void windows_flush(struct engine *e, struct step_report *report)
+/* What is in flight arrives, and channels enter that wait for it. */
+static void arrive_all(struct engine *e, struct step_report *report)
 {
     e->device->event_record(e->streams.read, e->device->compute);
     windows_arrive(e, true, report);
+    selection_carry(e);
+    selection_enter(e);
+    streams_follow(e, e->device->compute, e->streams.up);
+    selection_tell(e);
+}
+
+void windows_flush(struct engine *e, struct step_report *report)
+{
+    selection_hold(e);
+    selection_tell(e);
+    arrive_all(e, report);
     for (int j = 0; j < e->windows.interval; j++) {
+        struct group *g = &e->windows.groups[j];
         free_region(e, report);
-        windows_close(e, &e->windows.groups[j], report);
+        streams_follow(e, e->device->compute, e->streams.up);
+        selection_adopt(e, g, true, report);
+        selection_tell(e);
+        windows_close(e, g, report);
     }
-    windows_arrive(e, true, report);
+    carry_start(e);
+    arrive_all(e, report);
+    selection_settle(e);
+    selection_tell(e);
 }
 
 void windows_begin(struct engine *e, int interval, int lag, int first_step)
@@ -398,7 +428,7 @@ void windows_begin(struct engine *e, int interval, int lag, int first_step)
     e->windows.interval = interval;
     e->windows.lag = lag;
     e->windows.began = first_step;
-    e->selection.to_adopt = ALL_GROUPS; /* they are other groups */
+    selection_list(e); /* they are other groups */
     exchange_lay_out(e);
     table_update(e);
     selection_count(e);
@@ -407,7 +437,8 @@ void windows_begin(struct engine *e, int interval, int lag, int first_step)
 struct group windows_anew(const struct group *g)
 {
     return (struct group){.update = {.layers = g->update.layers},
-                          .commit = {.layers = g->commit.layers}};
+                          .commit = {.layers = g->commit.layers},
+                          .arrived = -1};
 }
 
 void windows_forget(struct engine *e)
@@ -423,7 +454,7 @@ void windows_forget(struct engine *e)
 static void restore_row(const struct engine *e, const struct matrix *m, int row)
 {
     const size_t bytes = m->host.cols * dtype_size(m->host.dtype);
-    if (m->host.place[row] == CHANNEL_DEFERRED)
+    if (channel_closes(m->host.place[row]))
         memcpy(exchange_row(e, m, row), (char *)m->host.parameters + (size_t)row * bytes, bytes);
 }
 

@@ -308,22 +308,35 @@ static void *exchanged(const struct host_adam_job *job, const struct host_adam_m
     return element(matrix, job->exchange, matrix->packed + position * matrix->cols);
 }
 
+/* Adjacent rows of the job's group. */
+static void update_rows(const struct host_adam_job *job, const struct host_adam_matrix *matrix,
+                        int row, int end)
+{
+    void *exchange = exchanged(job, matrix, row);
+    struct adamw rule = job->rule;
+    rule.weight_decay = matrix->decays ? rule.weight_decay : 0;
+    if (matrix->window)
+        host_adam_put(matrix, (size_t)row, (size_t)end, exchange, job->window_steps);
+    else if (matrix->staged)
+        put_staged(matrix, (size_t)row, (size_t)end, exchange, job->factor);
+    host_adam_update(job->path, matrix, (size_t)row, (size_t)end, exchange, &rule, 1,
+                     !job->commits_later);
+}
+
 void host_adam_run(void *argument, int chunk)
 {
     const struct host_adam_job *job = argument;
     const struct host_adam_chunk *t = &job->chunks[chunk];
-    const struct host_adam_matrix *matrix = t->matrix;
-    struct adamw rule = job->rule;
-    rule.weight_decay = matrix->decays ? rule.weight_decay : 0;
-    for (int row, end = t->first; (row = next_run(job, t, end, &end)) < t->last;) {
-        void *exchange = exchanged(job, matrix, row);
-        if (matrix->window)
-            host_adam_put(matrix, (size_t)row, (size_t)end, exchange, job->window_steps);
-        else if (matrix->staged)
-            put_staged(matrix, (size_t)row, (size_t)end, exchange, job->factor);
-        host_adam_update(job->path, matrix, (size_t)row, (size_t)end, exchange, &rule, 1,
-                         !job->commits_later);
-    }
+    for (int row, end = t->first; (row = next_run(job, t, end, &end)) < t->last;)
+        update_rows(job, t->matrix, row, end);
+}
+
+void host_adam_run_row(const struct host_adam_job *job, const struct host_adam_matrix *matrix,
+                       int row)
+{
+    struct host_adam_matrix one = *matrix;
+    one.place = NULL;
+    update_rows(job, &one, row, row + 1);
 }
 
 void host_adam_run_commit(void *argument, int chunk)

@@ -101,6 +101,9 @@ struct host_adam_job {
     enum host_adam_path path;
 };
 void host_adam_run(void *job, int chunk);
+/* The same for a row of the group that is not deferred: any thread may do so while the job runs. */
+void host_adam_run_row(const struct host_adam_job *job, const struct host_adam_matrix *matrix,
+                       int row);
 void host_adam_run_commit(void *job, int chunk);
 /* What host_adam_run reads and writes: state and exchange, and where windows are in host memory the
  * window, whose mean goes through what is exchanged, or the staged gradient, which does so too. */

@@ -169,15 +169,33 @@ as_planned() { # as_planned RANKS [MACHINE PROGRAM DEVICE]
 }
 # All of whose matrices divide: one call for each and its gradient, however many ranks there are. A rank of eight
 # may own no rows of a group, and then sends none.
-launches() { # launches RANKS: of a step in stage 3
-    "$bench" train --plan h100 --ranks "$1" --preset gpt --seqs 2 --method staggered --topk_ratio 0 --stage 3 \
+launches() { # launches RANKS STAGE: of a step
+    "$bench" train --plan h100 --ranks "$1" --preset gpt --seqs 2 --method staggered --topk_ratio 0 --stage "$2" \
         --steps 8 --json "$scratch/launches.json" >/dev/null &&
         python3 -c 'import json, sys; print(json.load(open(sys.argv[1]))["methods"][0]["plan"]["launches"])' \
             "$scratch/launches.json"
 }
 check "launches of a step do not grow with the ranks that divide parameters" bash -c '
     [ -n "$1" ] && [ "$1" = "$2" ] && [ "${1%.*}" -ge "${3%.*}" ] || { echo "of 2, 4 and 8 ranks: $1, $2, $3"; exit 1; }' _ \
-    "$(launches 2)" "$(launches 4)" "$(launches 8)"
+    "$(launches 2 3)" "$(launches 4 3)" "$(launches 8 3)"
+# Behind the first rank and before the last one there are others' rows on either side: two kernels take them.
+check "nor with those that share what changed" bash -c '
+    [ -n "$1" ] && [ "${2%.*}" -le "$((${1%.*} + 4))" ] && [ "${3%.*}" -le "$((${1%.*} + 4))" ] || {
+        echo "of 2, 4 and 8 ranks: $1, $2, $3"; exit 1; }' _ "$(launches 2 2)" "$(launches 4 2)" "$(launches 8 2)"
+# State of channels that change sides goes beside the passes, wherever windows are: the steps of a choice and
+# those behind it take as long as the others.
+steady() { # steady OPTION...: of a plan in which state moves
+    "$bench" train --plan h100 --preset gpt2-xl --seqs 4 --length 512 --method staggered --update_interval 4 \
+        --select_interval 16 --steps 20 --dropout 0 --json "$scratch/steady.json" "$@" >/dev/null &&
+        python3 -c '
+import json, sys
+plan = json.load(open(sys.argv[1]))["methods"][0]["plan"]
+print(plan["median_seconds"], plan["worst_seconds"], plan["bytes_moved"])
+assert plan["bytes_moved"] > 1e7 and plan["worst_seconds"] <= 1.1 * plan["median_seconds"], plan
+' "$scratch/steady.json"
+}
+check "a choice makes no step longer, windows on the device" steady --accumulate device
+check "on the host" steady --accumulate host
 places=()
 # With several ranks it is chance which of them owns the important channels: there are none then.
 for method_of in "offload 0.05 device" "staggered 0.05 device" "staggered 0.05 host"; do

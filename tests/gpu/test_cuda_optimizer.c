@@ -42,7 +42,7 @@ struct taken {
 /* Channels are in each place by turns, which `shift` shifts. */
 static unsigned char place_of(int i, int shift)
 {
-    return (unsigned char)((random_bits((size_t)i, 7) + (uint32_t)shift) % 4);
+    return (unsigned char)((random_bits((size_t)i, 7) + (uint32_t)shift) % CHANNEL_PLACES);
 }
 
 static struct taken taken_create(struct device *d, enum dtype dtype, int shift)
@@ -55,7 +55,7 @@ static struct taken taken_create(struct device *d, enum dtype dtype, int shift)
     int slot[N];
     for (int i = 0; i < N; i++) {
         place[i] = place_of(i, shift);
-        const bool waits = place[i] == CHANNEL_IMPORTANT || place[i] == CHANNEL_RESIDENT;
+        const bool waits = place[i] != CHANNEL_DEFERRED && place[i] != CHANNEL_LEAVING;
         slot[i] = waits ? (i % MOST_ROWS * 19 + 7) % TAKEN_SLOTS : -1;
     }
     struct taken t = {.device = d,
@@ -215,7 +215,7 @@ static void norms_are_summed_up(void **state)
     unsigned char *place = zf_malloc(N);
     for (int i = 0; i < N; i++) {
         sums[i] *= sums[i];
-        place[i] = (unsigned char)(random_bits((size_t)i, 2) % 4);
+        place[i] = (unsigned char)(random_bits((size_t)i, 2) % CHANNEL_PLACES);
     }
     for (size_t k = 0; k < sizeof counts / sizeof *counts; k++) {
         same_summary(sums, place, counts[k], 0);

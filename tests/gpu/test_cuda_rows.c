@@ -43,7 +43,7 @@ static size_t first_of(int k)
 
 static unsigned char place_of(int k, int row, uint32_t key)
 {
-    return (unsigned char)(random_bits((size_t)(k * MOST_ROWS + row), key) % 4);
+    return (unsigned char)(random_bits((size_t)(k * MOST_ROWS + row), key) % CHANNEL_PLACES);
 }
 
 static struct matrix_part part_of(int k)
@@ -331,6 +331,145 @@ static void rows_are_copied(void **state)
             copy_with(row_bytes[i], i == 5 && form & 1 ? 2 : 0, form & 1, form & 2, form & 4);
 }
 
+/* State of 40 channels of matrices that differ leaves slots, or comes to them. */
+static void carry(bool to_slots, bool on_device)
+{
+    enum { N = 40, SLOTS = 53, MATRICES = 5, PLACE = 9300, MOST = 3100 };
+    static const int cols[MATRICES] = {33, 8, 1, MOST, 516};
+    struct carried_row rows[N];
+    struct matrix_rows here[MATRICES], there[MATRICES];
+    float *state[MATRICES][3], *copy[MATRICES][3];
+    const size_t n = (size_t)N * PLACE;
+    float *packed = random_array(n, 9);
+    char *memory = memory_on(on_device, packed, sizeof *packed * n);
+    for (int k = 0; k < MATRICES; k++) {
+        const size_t elements = (size_t)(SLOTS * cols[k]);
+        for (int part = 0; part < 3; part++) {
+            state[k][part] = random_array(elements, (uint32_t)(3 * k + part));
+            copy[k][part] = cuda_upload(cuda, state[k][part], sizeof(float) * elements);
+        }
+        here[k] = (struct matrix_rows){
+            .master = state[k][0], .m = state[k][1], .v = state[k][2], .cols = cols[k]};
+        there[k] = (struct matrix_rows){
+            .master = copy[k][0], .m = copy[k][1], .v = copy[k][2], .cols = cols[k]};
+    }
+    for (int i = 0; i < N; i++)
+        rows[i] = (struct carried_row){i % MATRICES, (i * 7 + 5) % SLOTS, -1, (N - 1 - i) * PLACE};
+    const struct matrix_batch host = {.matrices = here, .n = MATRICES};
+    const struct matrix_batch device = matrix_batch_upload(cuda, there, MATRICES);
+    struct carried_row *list = cuda_upload(cuda, rows, sizeof rows);
+    const struct carried_rows carried = {rows, N, packed, n, false};
+    const struct carried_rows carried_there = {list, N, (float *)memory, n, on_device};
+    cpu->row_ops->carry_rows(cpu->compute, &host, &carried, to_slots);
+    cuda->row_ops->carry_rows(cuda->compute, &device, &carried_there, to_slots);
+    for (int i = 0; i < 3 * MATRICES; i++) {
+        const size_t bytes = sizeof(float) * (size_t)(SLOTS * cols[i / 3]);
+        float *got = off_device(copy[i / 3][i % 3], bytes);
+        assert_memory_equal(got, state[i / 3][i % 3], bytes);
+        free(got);
+        free(state[i / 3][i % 3]);
+    }
+    assert_memory_is(on_device, memory, packed, sizeof *packed * n);
+    cuda->release((void *)device.matrices);
+    cuda->release(list);
+    free(packed);
+}
+
+static void state_is_carried(void **state)
+{
+    (void)state;
+    for (int form = 0; form < 4; form++)
+        carry(form & 1, form & 2);
+}
+
+/* Rows that changed of matrices that are aligned for wide packs or not, some longer than a piece,
+ * go into memory or come out of it; from a run in the middle on. */
+static void share(bool pack, int from)
+{
+    enum { MATRICES = 4, ROWS_OF = 9, OWNED = 2, MOST = 1100, STRIDE = ROWS_OF * (MOST + 8) };
+    static const int cols[MATRICES] = {8, 33, MOST, 1};
+    static const size_t starts[MATRICES] = {0, 1, 8, 3};
+    enum { N = MATRICES * STRIDE };
+    struct shared_run runs[MATRICES];
+    int rows[4 * MATRICES], n_rows = 0, pieces = 0;
+    float *values = random_array(N, 1), *packed = random_array(N, 2);
+    uint16_t *half = rounded(values, N), *half_packed = rounded(packed, N);
+    for (int i = 0; i < N; i++) { /* the CPU device's are fp32 */
+        values[i] = bf16_to_f32(half[i]);
+        packed[i] = bf16_to_f32(half_packed[i]);
+    }
+    uint16_t *there = cuda_upload(cuda, half, sizeof *half * N);
+    uint16_t *memory = cuda_upload(cuda, half_packed, sizeof *half * N);
+    struct matrix_rows on_cpu[MATRICES], on_cuda[MATRICES];
+    for (int k = 0; k < MATRICES; k++) {
+        const size_t at = (size_t)(k * STRIDE) + starts[k];
+        runs[k] = (struct shared_run){k, n_rows, 1 + k % 3, pieces, at};
+        for (int i = 0; i < runs[k].n; i++)
+            rows[n_rows++] = (2 + 3 * i + k) % ROWS_OF;
+        pieces += runs[k].n * ((cols[k] + ROW_PIECE - 1) / ROW_PIECE);
+        on_cpu[k] = (struct matrix_rows){
+            .values = values + at + OWNED * cols[k], .cols = cols[k], .part = {.first = OWNED}};
+        on_cuda[k] = on_cpu[k];
+        on_cuda[k].values = there + at + OWNED * cols[k];
+    }
+    const struct matrix_batch host = {.matrices = on_cpu, .n = MATRICES};
+    const struct matrix_batch device = matrix_batch_upload(cuda, on_cuda, MATRICES);
+    struct shared_run *runs_there = cuda_upload(cuda, runs, sizeof runs);
+    int *rows_there = cuda_upload(cuda, rows, sizeof rows);
+    struct shared_rows shared = {.runs = runs + from,
+                                 .n_runs = MATRICES - from,
+                                 .rows = rows,
+                                 .first_piece = runs[from].first_piece,
+                                 .n_pieces = pieces - runs[from].first_piece,
+                                 .memory = packed};
+    cpu->row_ops->share_rows(cpu->compute, &host, &shared, pack);
+    shared.runs = runs_there + from;
+    shared.rows = rows_there;
+    shared.memory = memory;
+    cuda->row_ops->share_rows(cuda->compute, &device, &shared, pack);
+    free(half), free(half_packed);
+    half = rounded(values, N);
+    half_packed = rounded(packed, N);
+    there = off_device(there, sizeof *half * N);
+    memory = off_device(memory, sizeof *half * N);
+    assert_memory_equal(there, half, sizeof *half * N);
+    assert_memory_equal(memory, half_packed, sizeof *half * N);
+    cuda->release((void *)device.matrices);
+    cuda->release(runs_there);
+    cuda->release(rows_there);
+    free(values), free(packed), free(half), free(half_packed), free(there), free(memory);
+}
+
+static void rows_are_shared(void **state)
+{
+    (void)state;
+    for (int from = 0; from < 4; from += 2)
+        for (int pack = 0; pack < 2; pack++)
+            share(pack, from);
+}
+
+static void places_change(void **state)
+{
+    (void)state;
+    enum { N = 700, CHANNELS = 1500 };
+    unsigned char *place = (unsigned char *)random_array(CHANNELS / 4, 1);
+    int *slot = (int *)random_array(CHANNELS, 2);
+    unsigned char *place_there = cuda_upload(cuda, place, CHANNELS);
+    int *slot_there = cuda_upload(cuda, slot, sizeof *slot * CHANNELS);
+    struct channel_change changes[N];
+    for (int i = 0; i < N; i++)
+        changes[i] = (struct channel_change){(i * 7 + 3) % CHANNELS, i % CHANNEL_PLACES, i - 1};
+    struct channel_change *changes_there = cuda_upload(cuda, changes, sizeof changes);
+    cpu->row_ops->change_places(cpu->compute, place, slot, changes, N);
+    cuda->row_ops->change_places(cuda->compute, place_there, slot_there, changes_there, N);
+    place_there = off_device(place_there, CHANNELS);
+    slot_there = off_device(slot_there, sizeof *slot * CHANNELS);
+    assert_memory_equal(place_there, place, CHANNELS);
+    assert_memory_equal(slot_there, slot, sizeof *slot * CHANNELS);
+    cuda->release(changes_there);
+    free(place), free(slot), free(place_there), free(slot_there);
+}
+
 /* Whether an element's row is in a group, and deferred. */
 static bool *in_group(const struct rows_case *c, uint32_t key, int group)
 {
@@ -449,6 +588,10 @@ static void nothing_of_nothing(void **state)
     }
     row_ops->copy_rows(s, x, NULL, host, NULL, 0, 4);
     row_ops->select_rows(s, (unsigned char *)x, x, 0, 0);
+    const struct carried_rows nobody = {.state = x, .on_device = true};
+    const struct matrix_batch all = matrix_batch_part(rows, table, 0, 2);
+    row_ops->carry_rows(s, &all, &nobody, true);
+    row_ops->change_places(s, (unsigned char *)x, (int *)x, NULL, 0);
     x = off_device(x, sizeof values);
     assert_memory_equal(x, values, sizeof values);
     assert_memory_equal(host, values, sizeof values);
@@ -460,10 +603,11 @@ static void nothing_of_nothing(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(rows_gather),        cmocka_unit_test(rows_are_staged),
-        cmocka_unit_test(rows_leave),         cmocka_unit_test(rows_arrive),
-        cmocka_unit_test(rows_are_copied),    cmocka_unit_test(events_order_streams),
-        cmocka_unit_test(nothing_of_nothing),
+        cmocka_unit_test(rows_gather),      cmocka_unit_test(rows_are_staged),
+        cmocka_unit_test(rows_leave),       cmocka_unit_test(rows_arrive),
+        cmocka_unit_test(rows_are_copied),  cmocka_unit_test(events_order_streams),
+        cmocka_unit_test(state_is_carried), cmocka_unit_test(places_change),
+        cmocka_unit_test(rows_are_shared),  cmocka_unit_test(nothing_of_nothing),
     };
     run_in_every_order("cuda_rows", tests);
 }

@@ -350,7 +350,7 @@ static void leaves_rows_alone(void **state)
     enum { ROWS = 50, COLS = 21, FROM = 3, TO = 47 };
     unsigned char place[ROWS];
     for (int i = 0; i < ROWS; i++)
-        place[i] = (unsigned char)(random_bits(2, (size_t)i) % 4);
+        place[i] = (unsigned char)(random_bits(2, (size_t)i) % CHANNEL_PLACES);
     for (int path = 0; path < HOST_ADAM_N_PATHS; path++)
         if (host_adam_path_runs(path))
             for (int bf16 = 0; bf16 < 2; bf16++) {
@@ -437,7 +437,7 @@ static void jobs_on_workers_change_nothing(void **state)
     enum { ROWS = 1301, COLS = 257, FIRST = 200, GROUPS = 5 };
     unsigned char place[ROWS];
     for (int i = 0; i < ROWS; i++)
-        place[i] = (unsigned char)(random_bits(8, (size_t)i) % 9 ? CHANNEL_DEFERRED : 1 + i % 3);
+        place[i] = (unsigned char)(random_bits(8, (size_t)i) % 9 ? CHANNEL_DEFERRED : 1 + i % 4);
     for (int windows = 0; windows < 2; windows++) {
         struct adamw without_decay = adamw_rule;
         struct host_adam_matrix whole = matrix_create(ROWS, COLS, DTYPE_BF16, 6);
@@ -509,7 +509,7 @@ static void a_commit_may_come_later(void **state)
     enum { ROWS = 700, COLS = 257, GROUPS = 3, GROUP = 1 };
     unsigned char place[ROWS];
     for (int i = 0; i < ROWS; i++)
-        place[i] = (unsigned char)(random_bits(8, (size_t)i) % 9 ? CHANNEL_DEFERRED : 1 + i % 3);
+        place[i] = (unsigned char)(random_bits(8, (size_t)i) % 9 ? CHANNEL_DEFERRED : 1 + i % 4);
     for (int bf16 = 0; bf16 < 2; bf16++) {
         const enum dtype dtype = bf16 ? DTYPE_BF16 : DTYPE_F32;
         const size_t bytes = dtype_size(dtype) * ROWS * COLS;

@@ -236,9 +236,9 @@ static void norms_are_summed_up(void **state)
     double all = 0, important = 0, selectable = 0;
     for (int i = 0; i < N; i++) {
         sums[i] *= sums[i];
-        place[i] = (unsigned char)(random_bits(i, 2) % 4);
+        place[i] = (unsigned char)(random_bits(i, 2) % CHANNEL_PLACES);
         all += sums[i];
-        important += place[i] == CHANNEL_IMPORTANT ? sums[i] : 0;
+        important += place[i] == CHANNEL_IMPORTANT || place[i] == CHANNEL_ENTERING ? sums[i] : 0;
         selectable += place[i] == CHANNEL_RESIDENT ? 0 : sums[i];
     }
     struct norm_summary got;
@@ -355,7 +355,8 @@ static void table_create(struct table *t, const struct rows_case *c)
                                           .cols = shapes[k].cols,
                                           .part = part_of(k)};
         for (int i = 0; i < MOST_ROWS; i++)
-            t->place[k][i] = (unsigned char)(random_bits((size_t)(k * MOST_ROWS + i), 7) % 4);
+            t->place[k][i] =
+                (unsigned char)(random_bits((size_t)(k * MOST_ROWS + i), 7) % CHANNEL_PLACES);
         t->n += (size_t)shapes[k].n_rows * (size_t)shapes[k].cols;
     }
     t->in = zf_malloc(t->n);
@@ -396,7 +397,7 @@ enum { TAKEN_SLOTS = 211 };
 static int slot_of(const struct table *t, int k, int row)
 {
     const unsigned char place = t->place[k][row];
-    const bool waits = place == CHANNEL_IMPORTANT || place == CHANNEL_RESIDENT;
+    const bool waits = place != CHANNEL_DEFERRED && place != CHANNEL_LEAVING;
     return waits ? (row * 100 + 17) % TAKEN_SLOTS : -1;
 }
 
@@ -513,7 +514,7 @@ static void norms_are_those_of_any_batch(void **state)
     for (int shift = 0; shift < 4; shift++) {
         for (int i = 0; i < SHAPES * MOST_ROWS; i++)
             t.place[i / MOST_ROWS][i % MOST_ROWS] =
-                (unsigned char)((t.place[i / MOST_ROWS][i % MOST_ROWS] + 1) % 4);
+                (unsigned char)((t.place[i / MOST_ROWS][i % MOST_ROWS] + 1) % CHANNEL_PLACES);
         taken_create(&alone, &t, DTYPE_F32);
         memcpy(shifted + shift, gradient, sizeof *gradient * t.n);
         for (int k = 0; k < SHAPES; k++) {
@@ -646,14 +647,17 @@ static struct packed_rows choose_rows(const struct rows_case *c, int group, cons
 }
 
 /* Of each element the place in p->memory that it is to have, or SIZE_MAX. */
-static void keep_meant(const struct table *t, const struct packed_rows *p, size_t *places)
+static void keep_meant(const struct table *t, const struct packed_rows *p, bool arrives,
+                       size_t *places)
 {
     for (int k = 0; k < SHAPES; k++)
         for (int row = 0; row < shapes[k].n_rows; row++) {
             size_t *row_places = places + first_of(k) + (size_t)row * (size_t)shapes[k].cols;
             const size_t begin = row_places[0];
-            const bool meant = begin != SIZE_MAX && begin >= p->first && begin < p->first + p->n &&
-                               t->place[k][row] == CHANNEL_DEFERRED;
+            const unsigned char place = t->place[k][row];
+            const bool meant =
+                begin != SIZE_MAX && begin >= p->first && begin < p->first + p->n &&
+                (place == CHANNEL_DEFERRED || (!arrives && place == CHANNEL_ENTERING));
             for (int col = 0; col < shapes[k].cols; col++)
                 row_places[col] = meant ? row_places[col] - p->first : SIZE_MAX;
         }
@@ -667,7 +671,7 @@ static void cross(const struct rows_case *c, int group, bool some, bool wide, bo
     size_t *places = zf_malloc(sizeof *places * t.n), met = 0;
     const size_t n = place_elements(&t, c, group, places), size = wide ? 4 : 2;
     struct packed_rows p = choose_rows(c, group, places, n, some);
-    keep_meant(&t, &p, places);
+    keep_meant(&t, &p, arrives, places);
     float *rows = random_array(t.n, 1), *rows_before = copy_of(rows, sizeof(float) * t.n);
     float *noise = random_array(n, 2);
     uint16_t *half = rounded(noise, n);
@@ -750,6 +754,110 @@ static void rows_are_copied(void **state)
     }
 }
 
+/* State leaves slots for places that are not in their order, or comes from there. */
+static void carry(bool to_slots)
+{
+    enum { N = 40, CARRY_SLOTS = 53 };
+    static const int cols[] = {33, 8, 1};
+    struct matrix_rows rows[3];
+    struct carried_row carried[N];
+    float *state[3][3], *expected[3][3], *packed = random_array(N * 100, 9);
+    float *all = copy_of(packed, sizeof(float) * N * 100);
+    for (int k = 0; k < 3; k++) {
+        for (int part = 0; part < 3; part++) {
+            state[k][part] =
+                random_array((size_t)(CARRY_SLOTS * cols[k]), (uint32_t)(3 * k + part));
+            expected[k][part] =
+                copy_of(state[k][part], sizeof(float) * (size_t)(CARRY_SLOTS * cols[k]));
+        }
+        rows[k] = (struct matrix_rows){
+            .master = state[k][0], .m = state[k][1], .v = state[k][2], .cols = cols[k]};
+    }
+    for (int i = 0; i < N; i++) {
+        const int k = i % 3, slot = (i * 7 + 5) % CARRY_SLOTS, at = (N - 1 - i) * 100;
+        carried[i] = (struct carried_row){.matrix = k, .slot = slot, .row = -1, .at = at};
+        for (int j = 0; j < 3 * cols[k]; j++) {
+            float *there = &expected[k][j / cols[k]][slot * cols[k] + j % cols[k]];
+            if (to_slots)
+                *there = packed[at + j];
+            else
+                all[at + j] = *there;
+        }
+    }
+    const struct matrix_batch batch = {.matrices = rows, .n = 3};
+    const struct carried_rows what = {carried, N, packed, N * 100, true};
+    ROW_OPS->carry_rows(COMPUTE, &batch, &what, to_slots);
+    assert_memory_equal(packed, all, sizeof(float) * N * 100);
+    for (int i = 0; i < 9; i++) {
+        float *got = state[i / 3][i % 3], *right = expected[i / 3][i % 3];
+        assert_memory_equal(got, right, sizeof(float) * (size_t)(CARRY_SLOTS * cols[i / 3]));
+        free(got);
+        free(right);
+    }
+    free(packed);
+    free(all);
+}
+
+static void state_is_carried(void **state)
+{
+    (void)state;
+    carry(false);
+    carry(true);
+}
+
+/* Rows of two matrices that changed, of which a rank owns those from row 3 on, go into memory and
+ * back to others' values: those of runs that are given, and no more. */
+static void rows_are_shared(void **state)
+{
+    (void)state;
+    enum { COLS = 9, LONG = 2 * ROW_PIECE + 1, ROWS_OF = 8, OWNED = 3 };
+    const int rows[] = {1, 4, 7, 0, 3, 6};
+    const struct shared_run runs[] = {{0, 0, 2, 0, 0}, {1, 2, 1, 2, 50}, {1, 4, 2, 5, 50 + LONG}};
+    const size_t n = 50 + 3 * LONG;
+    for (int form = 0; form < 4; form++) {
+        const bool pack = form & 1, all = form & 2;
+        float *values = random_array(ROWS_OF * (COLS + LONG), 1), *packed = random_array(n, 2);
+        float *right = copy_of(values, sizeof(float) * ROWS_OF * (COLS + LONG));
+        float *right_packed = copy_of(packed, sizeof(float) * n);
+        struct matrix_rows m[2] = {
+            {.values = values + OWNED * COLS, .cols = COLS, .part = {.first = OWNED}},
+            {.values = values + ROWS_OF * COLS, .cols = LONG}};
+        for (int i = all ? 0 : 1; i < 3; i++)
+            for (int k = 0; k < runs[i].n; k++) {
+                const size_t cols = runs[i].matrix ? LONG : COLS;
+                float *row = right + (runs[i].matrix ? ROWS_OF * COLS : 0) +
+                             (size_t)rows[runs[i].first + k] * cols;
+                float *place = right_packed + runs[i].at + (size_t)k * cols;
+                memcpy(pack ? place : row, pack ? row : place, sizeof(float) * cols);
+            }
+        const struct matrix_batch batch = {.matrices = m, .n = 2};
+        const struct shared_rows shared = {.runs = all ? runs : runs + 1,
+                                           .n_runs = all ? 3 : 2,
+                                           .rows = rows,
+                                           .first_piece = all ? 0 : 2,
+                                           .n_pieces = all ? 11 : 9,
+                                           .memory = packed};
+        ROW_OPS->share_rows(COMPUTE, &batch, &shared, pack);
+        assert_memory_equal(values, right, sizeof(float) * ROWS_OF * (COLS + LONG));
+        assert_memory_equal(packed, right_packed, sizeof(float) * n);
+        free(values), free(packed), free(right), free(right_packed);
+    }
+}
+
+static void places_change(void **state)
+{
+    (void)state;
+    unsigned char place[] = {0, 1, 2, 3, 4, 0};
+    const unsigned char expected[] = {0, 2, 2, 3, 1, 4};
+    int slot[] = {-1, 5, -1, 6, 7, -1};
+    const int slots[] = {-1, -1, -1, 6, 7, 5};
+    const struct channel_change changes[] = {
+        {4, CHANNEL_IMPORTANT, 7}, {1, CHANNEL_LEAVING, -1}, {5, CHANNEL_ENTERING, 5}};
+    ROW_OPS->change_places(COMPUTE, place, slot, changes, 3);
+    assert_memory_equal(place, expected, sizeof place);
+    assert_memory_equal(slot, slots, sizeof slot);
+}
+
 /* No operator touches anything where there are no matrices, or none with rows. */
 static void nothing_of_nothing(void **state)
 {
@@ -774,6 +882,10 @@ static void nothing_of_nothing(void **state)
     }
     ROW_OPS->copy_rows(COMPUTE, x, NULL, x, NULL, 0, 4);
     ROW_OPS->select_rows(COMPUTE, (unsigned char *)x, x, 0, 0);
+    const struct carried_rows nobody = {.state = x};
+    const struct matrix_batch all = matrix_batch_part(rows, rows, 0, 2);
+    ROW_OPS->carry_rows(COMPUTE, &all, &nobody, true);
+    ROW_OPS->change_places(COMPUTE, (unsigned char *)x, (int *)x, NULL, 0);
     assert_memory_equal(x, y, sizeof x);
 }
 
@@ -843,13 +955,23 @@ static void same_bits_on_any_threads(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(adamw_on_rows),       cmocka_unit_test(adamw_skips_a_step),
-        cmocka_unit_test(norms_are_summed_up), cmocka_unit_test(greatest_rows_are_chosen),
-        cmocka_unit_test(rows_are_taken),      cmocka_unit_test(norms_are_those_of_any_batch),
-        cmocka_unit_test(tables_are_numbered), cmocka_unit_test(rows_gather),
-        cmocka_unit_test(rows_are_staged),     cmocka_unit_test(rows_leave),
-        cmocka_unit_test(rows_arrive),         cmocka_unit_test(rows_are_copied),
-        cmocka_unit_test(nothing_of_nothing),  cmocka_unit_test(same_bits_on_any_threads),
+        cmocka_unit_test(adamw_on_rows),
+        cmocka_unit_test(adamw_skips_a_step),
+        cmocka_unit_test(norms_are_summed_up),
+        cmocka_unit_test(greatest_rows_are_chosen),
+        cmocka_unit_test(rows_are_taken),
+        cmocka_unit_test(norms_are_those_of_any_batch),
+        cmocka_unit_test(tables_are_numbered),
+        cmocka_unit_test(rows_gather),
+        cmocka_unit_test(rows_are_staged),
+        cmocka_unit_test(rows_leave),
+        cmocka_unit_test(rows_arrive),
+        cmocka_unit_test(rows_are_copied),
+        cmocka_unit_test(state_is_carried),
+        cmocka_unit_test(places_change),
+        cmocka_unit_test(rows_are_shared),
+        cmocka_unit_test(nothing_of_nothing),
+        cmocka_unit_test(same_bits_on_any_threads),
     };
     return cmocka_run_group_tests_name("ops_rows", tests, set_up, NULL);
 }

@@ -79,8 +79,7 @@ static void assert_same_schedule(const struct problem *p, const struct oracle *o
         fail_msg("seed %u (%s), step %d: windows of %d steps, not %d", seed,
                  problem_describe(config), step, e->windows.interval, oracle_interval(o));
     for (size_t c = 0; c < e->n_channels; c++)
-        if ((e->selection.place[c] == CHANNEL_IMPORTANT ||
-             e->selection.place[c] == CHANNEL_RESIDENT) != oracle_is_important(o, (int)c))
+        if (channel_has_slot(e->selection.place[c]) != oracle_is_important(o, (int)c))
             fail_msg("seed %u (%s), step %d: channel %zu is in place %d", seed,
                      problem_describe(config), step, c, e->selection.place[c]);
 }

@@ -14,7 +14,6 @@ struct channel {
     int matrix, row, cols;
     bool selectable, important;
     bool deferred;                                    /* as this step began */
-    bool enters;                                      /* now that its window closes */
     double value[MAX_COLS], m[MAX_COLS], v[MAX_COLS]; /* wherever they live */
     int updates;
     double window[MAX_COLS];  /* sum */
@@ -226,8 +225,9 @@ static double deferred_lr(const struct oracle *o, const struct channel *c, doubl
     return lr * (scale == ENGINE_LR_SQRT ? sqrt(c->window_steps) : scale);
 }
 
-/* The window's mean is one update, visible `lag` steps later; or now, if the channel enters. One
- * that was important as the window closed has none. */
+/* The window's mean is one update, visible `lag` steps later, also of a channel that enters: but
+ * that shows it with the first update of its own. One that was important as the window closed has
+ * none. */
 static void close_window(struct oracle *o, int i, double lr)
 {
     struct channel *c = &o->channels[i];
@@ -237,17 +237,13 @@ static void close_window(struct oracle *o, int i, double lr)
     assert_false(c->in_flight);
     assert_true(c->window_steps <= o->interval);
     for (int j = 0; j < c->cols; j++)
-        mean[j] =
-            c->enters ? c->window[j] / c->window_steps : rounded(o, c->window[j] / c->window_steps);
+        mean[j] = rounded(o, c->window[j] / c->window_steps);
     adamw(o, c, mean, deferred_lr(o, c, lr));
     c->used += c->window_steps;
-    c->in_flight = !c->enters;
+    c->in_flight = true;
     c->due = o->step + o->lag;
     c->oldest_in_flight = c->oldest;
     c->window_steps = 0;
-    if (c->enters)
-        show(o, c);
-    c->enters = false;
 }
 
 /* The windows of one group close. First its channels change sides: all that leave, then those that
@@ -262,7 +258,7 @@ static void close_group(struct oracle *o, int group, double lr)
         if (!c->selectable || c->important || !o->target[i] || c->window_steps == 0 ||
             group_of(c, o->interval) != group)
             continue;
-        c->important = c->enters = has_room(o, c);
+        c->important = has_room(o, c);
     }
     for (int i = 0; i < o->n_channels; i++)
         if (o->channels[i].selectable && group_of(&o->channels[i], o->interval) == group)
