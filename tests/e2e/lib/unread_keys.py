@@ -23,7 +23,7 @@ table = re.sub(r"\s+", " ", pathlib.Path("cmd/config/table.c").read_text())
 table = table[table.index("config_table[] =") :]
 text = r'(?:[A-Z]+ )?"[^"]*"'
 fields = re.findall(r"\bARG_[A-Z]+\( ?(\w+)", table)
-fields += re.findall(r"\bDS_[A-Z_]+\( ?(?:\"\w+\", )?(?:CONFIG_\w+, )?" + text + r", ([\w.]+),", table)
+fields += re.findall(r"\bDS_[A-Z_]+\( ?(?:\"[\w|]+\", )?(?:CONFIG_\w+, )?" + text + r", ([\w.]+),", table)
 fields += re.findall(r"\bFIELD\((\w+)\)", table)
 rows = len(re.findall(r"\{ ?(?:\{? ?)(?:ARG_|DS_|\.name = ZERO)", table))
 assert len(fields) == rows > 80, (len(fields), rows)
