@@ -26,6 +26,8 @@ static bool run(int argc, char **argv, struct zf_error *err)
         print_help(stdout);
     if (version)
         about_print_version("zf-bench");
+    if (argc < 2)
+        return zf_fail_usage(err, "no benchmark is named (see zf-bench --help)");
     return help || version ||
            zf_fail_usage(err, "there is no benchmark \"%s\" (see zf-bench --help)", name);
 }

@@ -13,9 +13,12 @@ static bool need_column(const struct table *t, const char *name, const char *key
                         struct zf_error *err)
 {
     char columns[300];
+    const bool told = table_find(t, "messages") >= 0 || table_find(t, "prompt") >= 0 ||
+                      table_find(t, "instruction") >= 0;
     return table_find(t, name) >= 0 ||
-           zf_fail(err, "%s: there is no column \"%.60s\" (%s); its columns are: %s", t->path, name,
-                   key, table_list_columns(t, columns, sizeof columns));
+           zf_fail(err, "%s: there is no column \"%.60s\" (%s); its columns are: %s%s", t->path,
+                   name, key, table_list_columns(t, columns, sizeof columns),
+                   told ? "; conversations and instructions are for task_name lm" : "");
 }
 
 static bool may_be_text(const struct own_columns *c, const char *name)

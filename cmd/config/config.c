@@ -212,16 +212,30 @@ static bool is_config_file(const char *name)
            !strcmp(name, "deepspeed_config");
 }
 
+/* A word that is no option may be a file whose option was left out. */
+static bool fail_word(const char *word, struct zf_error *err)
+{
+    static const struct {
+        const char *ending, *option;
+    } files[] = {{".json", "config"},
+                 {".csv", "train_file"},
+                 {".tsv", "train_file"},
+                 {".jsonl", "train_file"},
+                 {".txt", "train_file"}};
+    const char *dot = strrchr(word, '.');
+    for (size_t i = 0; dot && i < sizeof files / sizeof *files; i++)
+        if (strcmp(dot, files[i].ending) == 0)
+            return zf_fail(err, "%s is not an option (did you mean --%s %s?)", word,
+                           files[i].option, word);
+    return zf_fail(err, "%s is not an option", word);
+}
+
 static bool split_name(struct option *o, const char *arg, struct zf_error *err)
 {
-    size_t n = strlen(arg), dot = n > 5 ? n - 5 : 0;
     if (strcmp(arg, "-h") == 0)
         arg = "--help";
     if (strncmp(arg, "--", 2) != 0)
-        return zf_fail(err, "%s is not an option%s%s%s", arg,
-                       strcmp(arg + dot, ".json") ? "" : " (did you mean --config ",
-                       strcmp(arg + dot, ".json") ? "" : arg,
-                       strcmp(arg + dot, ".json") ? "" : "?)");
+        return fail_word(arg, err);
     const char *equals = strchr(arg, '=');
     *o = (struct option){.text = equals ? equals + 1 : NULL};
     snprintf(o->name, sizeof o->name, "%.*s", (int)(equals ? equals - arg - 2 : MAX_PATH), arg + 2);

@@ -10,6 +10,9 @@
 #define ZERO     "zero_optimization."
 #define NO_FP16  "half precision here is bf16: use bf16"
 #define NOT_HERE "that is not available here"
+#define WHOLE_MODEL                                                                                \
+    "all parameters are trained, as they are: where memory is short, offload_optimizer and "       \
+    "offload_param find it"
 
 #define REFUSED(path, why)        .name = path, .refused = why
 #define ONLY(path, patterns, why) .name = path, .harmless = patterns, .refused = why
@@ -56,6 +59,14 @@ static const struct config_foreign special[] = {
     {REFUSED(ARG("dataset_config_name"), "data are read from data_dir or files")},
     {ONLY(ARG("model_revision"), "main", "a folder has no revisions: download that one")},
     {REFUSED(ARG("label_names"), "the labels are the task's column")},
+    {ONLY(ARG("finetuning_type"), "full", WHOLE_MODEL)},
+    {REFUSED(ARG("adapter"), WHOLE_MODEL)},
+    {REFUSED(ARG("use_peft"), WHOLE_MODEL)},
+    {REFUSED(ARG("lora_r"), WHOLE_MODEL)},
+    {REFUSED(ARG("lora_rank"), WHOLE_MODEL)},
+    {REFUSED(ARG("lora_alpha"), WHOLE_MODEL)},
+    {REFUSED(ARG("load_in_4bit"), WHOLE_MODEL)},
+    {REFUSED(ARG("load_in_8bit"), WHOLE_MODEL)},
 
     /* or what a run reports and leaves behind, and when */
     {REFUSED(ARG("eval_on_start"),

@@ -64,6 +64,8 @@ refuses() { # refuses SENTENCE ARGUMENT...: status 2, and this sentence alone; $
     [ "$status" = "${expected:-2}" ] && [ "$(wc -l <"$scratch/stderr")" = 1 ] && grep -qF -- "$says" "$scratch/stderr" &&
         [ ! -s "$scratch/stdout" ]
 }
+check "no name" refuses 'zf-bench: no benchmark is named (see zf-bench --help)'
+check "an unknown name" refuses 'zf-bench: there is no benchmark "trian" (see zf-bench --help)' trian
 expected=1 check "an unknown preset" refuses 'zf-bench: "gpt9" is not a preset model' train --preset gpt9
 check "an unknown method" refuses '--method is "best", but it is resident' train "${tiny[@]}" --method best
 check "an unknown head" refuses '--head is "x", but it is lm or classify' train "${tiny[@]}" --head x

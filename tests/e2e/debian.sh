@@ -32,16 +32,29 @@ if command -v lintian >/dev/null; then
     check "lintian finds no error" lintian --fail-on error "$package"
 fi
 
-[ "$(id -u)" = 0 ] || skip "debootstrap wants to be root: the package alone was looked at ($failures faults)"
-command -v debootstrap >/dev/null || skip "debootstrap is not installed: the package alone was looked at ($failures faults)"
+# The recipes for containers.
+sed -n '/^%post/,/^%runscript/p' scripts/container/zf-train.def | sed '/^%/d; s/{{ \([A-Z]*\) }}/\1/' >"$scratch/steps.sh"
+check "the definition's steps are there" grep -q cpack "$scratch/steps.sh"
+if command -v shellcheck >/dev/null; then
+    check "shellcheck: the definition's steps" shellcheck -s sh "$scratch/steps.sh"
+fi
+if command -v hadolint >/dev/null; then
+    check "hadolint: the Dockerfile" hadolint scripts/container/Dockerfile
+else
+    echo "hadolint is not installed: the Dockerfile is not linted"
+fi
+
+[ "$failures" = 0 ] || finish
+[ "$(id -u)" = 0 ] || skip "debootstrap wants to be root: the package alone was looked at"
+command -v debootstrap >/dev/null || skip "debootstrap is not installed: the package alone was looked at"
 mirror=$(apt-get indextargets --format '$(REPO_URI)' 'Created-By: Packages' | grep -m 1 'debian/$' || true)
 mirror=${mirror:-http://deb.debian.org/debian/}
 timeout 60 apt-get download --print-uris hostname >/dev/null 2>&1 &&
     timeout 60 python3 -c "import sys, urllib.request as u; u.urlopen(sys.argv[1])" "${mirror}dists/$VERSION_CODENAME/InRelease" ||
-    skip "$mirror is out of reach: the package alone was looked at ($failures faults)"
+    skip "$mirror is out of reach: the package alone was looked at"
 
 clean=$scratch/root
-trap 'umount -q "$scratch"/*/proc "$scratch"/*/*/proc 2>/dev/null; rm -rf --one-file-system "$scratch"' EXIT
+trap 'umount -q "$scratch"/*/proc "$scratch"/*/*/proc 2>/dev/null || true; rm -rf --one-file-system "$scratch"' EXIT
 check "a root with nothing but Debian's minimal packages" debootstrap --variant=minbase "$VERSION_CODENAME" "$clean" "$mirror"
 [ "$failures" = 0 ] || finish
 cp /etc/resolv.conf "$clean/etc/" 2>/dev/null || true

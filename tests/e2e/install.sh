@@ -35,7 +35,7 @@ completed() { # completed WORD...: what bash offers where the last word is being
 all_completed() { # all_completed PROGRAM: each of $scratch/options when it is typed whole
     local words
     while read -ra words; do
-        completed "$1" "${words[@]}" | grep -qxF -- "${words[-1]}" || { echo "${words[*]}" && return 1; }
+        completed "$1" "${words[@]}" | grep -xF -- "${words[-1]}" >/dev/null || { echo "${words[*]}" && return 1; }
     done <"$scratch/options"
 }
 for program in zf-train zf-run zf-bench; do
@@ -61,7 +61,10 @@ print(set(want) ^ set(have))
 sys.exit(want != have)
 END
     if command -v zsh >/dev/null; then
-        check "zsh reads it" zsh -n "$zsh"
+        options=$(wc -l <"$scratch/options")
+        [ $program != zf-bench ] || options=$(($(grep -c '^train ' "$scratch/options") + 1)) # --help
+        check "zsh has each of them as a word" test "$(zsh -fc '_arguments() { print -rl -- "$@" }; complete() { . $1 }
+            words=($2 train --x) CURRENT=3; complete $1' _ "$zsh" $program | grep -c "^--")" = "$options"
     fi
     if command -v mandoc >/dev/null; then
         check "mandoc finds no fault in its page" test -z "$(mandoc -T lint -W warning "$page" |

@@ -195,6 +195,9 @@ assert c['label2id'] == {'unacceptable': 0, 'acceptable': 1}"
 own=("$train" "${model[@]}" --max_steps 1)
 refused "no label column" 'train.csv: there is no column "label" \(label_column\).*text, category' "${own[@]}" \
     --train_file "$intents/train.csv"
+echo '{"messages": [{"role": "user", "content": "Hi"}]}' >"$scratch/chats.jsonl"
+refused "conversations without their task" 'no column "label" .* conversations and instructions are for task_name lm' \
+    "${own[@]}" --train_file "$scratch/chats.jsonl"
 printf 'text,label\na,x\nb,y,z\n' >"$scratch/bad.csv"
 refused "a row too long" "bad.csv:3: the row has 3 columns, but the header has 2" "${own[@]}" \
     --train_file "$scratch/bad.csv"

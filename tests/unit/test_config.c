@@ -783,6 +783,7 @@ static void refuses_unknown_keys(void **state)
          "--learning_rat is not an option (did you mean --learning_rate?)"},
         {NULL, "--epochs 3", "--epochs is not an option (did you mean --num_train_epochs?)"},
         {NULL, "my.json", "my.json is not an option (did you mean --config my.json?)"},
+        {NULL, "my.csv", "my.csv is not an option (did you mean --train_file my.csv?)"},
         {NULL, "-x", "-x is not an option"},
     };
     REFUSE(cases);
