@@ -10,9 +10,9 @@ status=0
 "$scratch/kill_at" 0 "$scratch" "$scratch/calls" true || status=$?
 [ "$status" != 77 ] || skip "nothing can be traced here"
 
-calls=5 seed=0 moments=2
+calls=5 seed=0 moments=2 sizes="1 2"
 if [ "${ZF_LONG:-}" = 1 ]; then
-    calls=0 moments=67
+    calls=0 moments=67 sizes="1 2 4"
 fi
 killed=("$train" --config configs/zenflow.json "${tiny[@]}" --max_train_samples 32 --max_steps 3 --save_strategy steps
     --save_steps 1 --save_total_limit 1 --eval_strategy steps --eval_steps 1 --load_best_model_at_end)

@@ -123,7 +123,7 @@ damage $optimizer cat "$scratch/adamw-first/$optimizer"
 refused "another checkpoint's optimizer file" "$optimizer" "$bad"
 
 damage $optimizer env LC_ALL=C sed '1s/"layout"/"yaloot"/'
-refused "a checkpoint from before layouts had numbers" "layout 1, but this program reads layout 3" "$bad"
+refused "a checkpoint from before layouts had numbers" "layout 1, but this program reads layout 4" "$bad"
 
 limited=$scratch/limited
 check "save_total_limit runs" "$train" --config configs/adamw.json "${tiny[@]}" --max_steps 8 \

@@ -74,7 +74,8 @@ def check_device(spans):
 
 
 def check_bytes(spans):
-    """The log's bytes are those of the spans; what the last step left open crosses after it."""
+    """The log's bytes are those of the spans; what the last step left open crosses after it. State that changes sides
+    is told in the step that chose so, and the part that comes to the device crosses in the next."""
     with open(log) as file:
         entries = {e["step"]: e for e in map(json.loads, file) if "loss" in e}
     assert set(entries) == numbers
@@ -82,10 +83,13 @@ def check_bytes(spans):
     def crossed(step, chosen):
         return sum(s["args"]["bytes"] for s in spans if s["args"]["step"] == step and chosen(s))
 
-    for step, entry in entries.items():
+    told = seen = 0
+    for step, entry in sorted(entries.items()):
+        seen += crossed(step, lambda s: s["name"].startswith("state, "))
+        assert told <= seen and (seen <= told + entry.get("bytes_moved", 0) or step == steps), (step, told, seen, entry)
+        told += entry.get("bytes_moved", 0)
         found = {"bytes_down": crossed(step, lambda s: lane_of(s) == DOWN),
-                 "bytes_up": crossed(step, lambda s: lane_of(s) == UP or s["name"] == "windows, to the device"),
-                 "bytes_moved": crossed(step, lambda s: s["name"].startswith("state, "))}
+                 "bytes_up": crossed(step, lambda s: lane_of(s) == UP or s["name"] == "windows, to the device")}
         for key, value in found.items():
             assert value == entry.get(key, 0) or (step == steps and value > entry.get(key, 0)), (step, found, entry)
 
