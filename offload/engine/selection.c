@@ -163,10 +163,11 @@ void selection_tell(struct engine *e)
     s->changed.n = 0;
 }
 
-/* A channel stands elsewhere now. */
+/* A channel stands elsewhere now. Workers may be looking at those of a group in flight, which
+ * enter: whether they are deferred does not change then. */
 static void change_place(struct engine *e, const struct channel *c, enum channel_place place)
 {
-    e->selection.place[number_of(e, c)] = (unsigned char)place;
+    __atomic_store_n(&e->selection.place[number_of(e, c)], (unsigned char)place, __ATOMIC_RELAXED);
     add_channel(&e->selection.changed, c->matrix, c->row);
 }
 

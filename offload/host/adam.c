@@ -82,9 +82,11 @@ static adam_kernel *kernel_of(enum host_adam_path path, enum dtype dtype)
     return bf16 ? adam_portable_bf16 : adam_portable_f32;
 }
 
+/* The engine may make an entering row an important one meanwhile, and neither is deferred. */
 static bool is_deferred(const struct host_adam_matrix *matrix, size_t row)
 {
-    return !matrix->place || matrix->place[row] == CHANNEL_DEFERRED;
+    return !matrix->place ||
+           __atomic_load_n(&matrix->place[row], __ATOMIC_RELAXED) == CHANNEL_DEFERRED;
 }
 
 /* The end of the run of rows from row0 that share one set of constants: as many updates behind
