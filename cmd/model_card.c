@@ -23,19 +23,6 @@ static void put_quoted(FILE *out, const char *text)
     json_decref(value);
 }
 
-/* The last part of a path. */
-static char *name_of(const char *path)
-{
-    size_t n = strlen(path);
-    while (n > 1 && path[n - 1] == '/')
-        n--;
-    const char *begin = path;
-    for (size_t i = 0; i + 1 < n; i++)
-        if (path[i] == '/')
-            begin = path + i + 1;
-    return zf_format("%.*s", (int)(path + n - begin), begin);
-}
-
 static bool is_language_model(const struct run *run)
 {
     return run->task->n_labels == 0;
@@ -90,7 +77,7 @@ static void put_metrics(FILE *out, const json_t *results)
 
 static void put_dataset(FILE *out, const struct run *run)
 {
-    char *file = name_of(run->config->train_file ? run->config->train_file : run->task->name);
+    char *file = file_name(run->config->train_file ? run->config->train_file : run->task->name);
     fprintf(out, "    dataset:\n      name: ");
     if (is_glue(run)) {
         fprintf(out,
@@ -150,8 +137,8 @@ static void put_summary(FILE *out, const struct run *run, const json_t *results,
     const struct config *c = run->config;
     const char *key;
     json_t *value;
-    char *from = name_of(c->model_name_or_path ? c->model_name_or_path : c->config_name);
-    char *data = name_of(c->train_file ? c->train_file : run->task->title);
+    char *from = file_name(c->model_name_or_path ? c->model_name_or_path : c->config_name);
+    char *data = file_name(c->train_file ? c->train_file : run->task->title);
     fprintf(out, "# %s\n\n", name);
     if (c->model_name_or_path)
         fprintf(out, "`%s`, fine-tuned on %s%s (%d examples).\n", from,
@@ -184,7 +171,7 @@ static void put_optimizer(FILE *out, const struct config *c)
             c->weight_decay);
     if (z->enabled)
         fprintf(out, ", by ZenFlow with topk_ratio=%g", z->topk_ratio);
-    if (z->enabled && z->update_interval != CONFIG_AUTO)
+    if (z->enabled && z->update_interval > 0) /* else it is chosen while training */
         fprintf(out, " and update_interval=%d", z->update_interval);
     fputc('\n', out);
 }
@@ -315,7 +302,7 @@ bool model_card_write(const struct run *run, const json_t *history, const json_t
                       struct zf_error *err)
 {
     const char *directory = run->config->output_dir;
-    char *path = zf_format("%s/README.md", directory), *name = name_of(directory);
+    char *path = zf_format("%s/README.md", directory), *name = file_name(directory);
     struct file_replace f;
     bool ours, ok = is_ours(path, &ours, err);
     if (ok && !ours)

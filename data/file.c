@@ -209,6 +209,18 @@ bool file_write(const char *path, const void *bytes, size_t n, struct zf_error *
     return file_replace_end(&f, true, err);
 }
 
+char *file_name(const char *path)
+{
+    size_t n = strlen(path);
+    while (n > 1 && path[n - 1] == '/')
+        n--;
+    const char *begin = path;
+    for (size_t i = 0; i + 1 < n; i++)
+        if (path[i] == '/')
+            begin = path + i + 1;
+    return zf_format("%.*s", (int)(path + n - begin), begin);
+}
+
 bool file_exists(const char *path)
 {
     return access(path, F_OK) == 0;

@@ -48,6 +48,8 @@ bool file_batch_sync(struct file_batch *b, bool keep, struct zf_error *err);
 bool file_write(const char *path, const void *bytes, size_t n, struct zf_error *err);
 
 bool file_exists(const char *path);
+/* The last part of a path, as a new string, without slashes behind it. */
+char *file_name(const char *path);
 bool file_is_directory(const char *path);
 /* Whether both are there and the same, whatever either is called. */
 bool file_is_same(const char *a, const char *b);

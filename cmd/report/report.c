@@ -125,27 +125,18 @@ static json_t *memory_json(const struct run *run)
                      1024.0 * (double)usage.ru_maxrss);
 }
 
-static const char *base_name(const char *path)
-{
-    const char *name = path + strlen(path);
-    while (name > path && name[-1] == '/') /* "out/" */
-        name--;
-    while (name > path && name[-1] != '/')
-        name--;
-    return name;
-}
-
 static void add_names(json_t *json, const struct run *run)
 {
     const struct config *c = run->config;
     const struct gpt_config *m = &run->model_config;
     char *full = realpath(c->output_dir, NULL);
     const char *folder = full ? full : c->output_dir;
-    char *model = zf_format(
-        "%s, %.4g M parameters (%d layers, width %d)",
-        c->model_name_or_path ? base_name(c->model_name_or_path) : base_name(c->config_name),
-        (double)gpt_params(run->model)->n_parameters / 1e6, m->n_layer, m->n_embd);
-    json_object_set_new(json, "name", text_json(base_name(folder)));
+    char *name = file_name(folder);
+    char *from = file_name(c->model_name_or_path ? c->model_name_or_path : c->config_name);
+    char *model =
+        zf_format("%s, %.4g M parameters (%d layers, width %d)", from,
+                  (double)gpt_params(run->model)->n_parameters / 1e6, m->n_layer, m->n_embd);
+    json_object_set_new(json, "name", text_json(name));
     json_object_set_new(json, "folder", text_json(folder));
     json_object_set_new(json, "task", text_json(run->task->title));
     json_object_set_new(json, "model", text_json(model));
@@ -153,6 +144,8 @@ static void add_names(json_t *json, const struct run *run)
     json_object_set_new(json, "device", json_string(run->device->name));
     json_object_set_new(json, "ranks", json_integer(comm_size(run->comm)));
     free(model);
+    free(from);
+    free(name);
     free(full);
 }
 

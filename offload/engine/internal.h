@@ -216,7 +216,7 @@ struct batches {
 /* Of this step's gradient, over all ranks' channels. */
 struct norms {
     float *squared;                    /* (n_channels) device */
-    float *squared_host;               /* update_interval 0: the same, in memory of allocate_host */
+    float *squared_host;               /* DeepSpeed's interval: the same, of allocate_host */
     struct norm_summary *summary;      /* (2) device: of this step; of a choice that is looked at */
     struct norm_summary *summary_host; /* (2) the same, in memory of allocate_host */
     struct divided gradients;          /* in their slots */
