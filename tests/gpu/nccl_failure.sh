@@ -17,8 +17,12 @@ check "a lost peer: one sentence says so" test "$(grep -c '^zf-train: NCCL' "$sc
 
 mpirun -n 3 --oversubscribe --bind-to none "$program" forever >"$scratch/log" 2>&1 &
 job=$!
-sleep 2
-mapfile -t pids < <(pgrep -P "$job" || true)
+for ((i = 0; i < 300; i++)); do # mpirun takes its time where the machine is busy
+    mapfile -t pids < <(pgrep -P "$job" "$(basename "$program" | cut -c -15)" || true)
+    [ "${#pids[@]}" -lt 3 ] || break
+    sleep 0.1
+done
+sleep 0.5 # and they reduce
 check "three ranks run" test "${#pids[@]}" = 3
 start=$SECONDS status=0
 kill -9 "${pids[1]:-$job}"
