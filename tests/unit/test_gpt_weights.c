@@ -314,7 +314,7 @@ static void the_same_hooks_whoever_reads(void **state)
     free(path);
 }
 
-/* A vocabulary has one gradient on the device, whether head and embeddings are one matrix or two. */
+/* A vocabulary has one gradient on the device, be head and embeddings one matrix or two. */
 static void embeddings_and_head_share_a_gradient(void **state)
 {
     (void)state;
