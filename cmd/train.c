@@ -136,7 +136,7 @@ static void log_step(struct trainer *t, float lr, const struct step_report *repo
     }
     s->loss_sum = 0;
     s->loss_steps = 0;
-    t->telemetry = (struct telemetry){0};
+    telemetry_clear(&t->telemetry);
 }
 
 static void set_string(char **string, const char *text)
@@ -703,6 +703,7 @@ bool train(struct run *run, json_t *results, struct zf_error *err)
         follow_saving(&t, true, &ignored);
     ok = close_reports(&t, ok, results, err);
     trainer_state_free(&t.state);
+    telemetry_clear(&t.telemetry);
     free(t.order);
     return ok;
 }

@@ -80,6 +80,21 @@ struct engine_config {
 
 #define ENGINE_LR_SQRT (-1.0)
 
+/* How local important channels are, by the newest choice of them: in one layer, or in all. Vectors
+ * do not count. */
+struct choice_part {
+    int chosen;         /* channels */
+    int kept;           /* of them the choice before had chosen, too */
+    double norm_chosen; /* squared norm of this step's gradient, before clipping: of the chosen, */
+    double norm;        /* and of all channels */
+};
+struct engine_choice {
+    bool first;                 /* there was none before: nothing is kept */
+    struct choice_part all;     /* the sums of: */
+    struct choice_part *layers; /* (n_layers) */
+    int n_layers;
+};
+
 /* What a step did and what it cost. Bytes count this rank's traffic between device and host. */
 struct step_report {
     float grad_norm;             /* global L2 norm before clipping */
@@ -91,8 +106,10 @@ struct step_report {
     size_t bytes_gathered;       /* other ranks' parameters that came to this one */
     int staleness;               /* steps from the oldest gradient to its becoming visible now */
     int update_interval;         /* S in force */
-    bool selected;               /* a new choice of important channels was made */
-    double important_share;      /* of the squared norm, held by the important channels */
+    bool selected;               /* a new choice of important channels was made: */
+    const struct engine_choice *choice; /* the engine's, until the next one; else NULL. The same on
+                                           all ranks, of the whole model */
+    double important_share;             /* of the squared norm, held by the important channels */
 };
 
 struct engine;

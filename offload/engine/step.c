@@ -18,7 +18,7 @@ void norms_create(struct engine *e)
     for (int i = 0; i < e->n_matrices; i++)
         e->norms.gradients.arrays[i].data = e->grads + e->matrices[i].param->gradient_offset;
     e->norms.summary_host = e->device->allocate_host(2 * sizeof *e->norms.summary_host);
-    if (e->config.update_interval == 0 && e->config.interval_rule == ENGINE_INTERVAL_DEEPSPEED)
+    if (e->defers)
         e->norms.squared_host = e->device->allocate_host(sizeof(float) * e->n_channels);
 }
 
@@ -100,6 +100,14 @@ void engine_layer_gradients_ready(struct engine *e, int layer)
 
 /* ---- the end of a step ---- */
 
+/* Whether the host needs each channel's norm in this step, and not only what it is told of all. */
+static bool host_needs_norms(const struct engine *e)
+{
+    const bool gathers =
+        e->config.update_interval == 0 && e->config.interval_rule == ENGINE_INTERVAL_DEEPSPEED;
+    return e->defers && (gathers || e->selection.looks);
+}
+
 /* Squared norms of all channels, on all ranks, and what they say; the host learns it when
  * norm_known has passed. */
 static void measure_step(struct engine *e)
@@ -114,7 +122,7 @@ static void measure_step(struct engine *e)
     streams_follow(e, e->device->compute, e->streams.reducing);
     d->copy(e->streams.reducing, e->norms.summary_host, e->norms.summary, sizeof *e->norms.summary);
     selection_look(e);
-    if (e->norms.squared_host)
+    if (host_needs_norms(e))
         d->copy(e->streams.reducing, e->norms.squared_host, e->norms.squared,
                 sizeof(float) * e->n_channels);
     d->event_record(e->streams.norm_known, e->streams.reducing);

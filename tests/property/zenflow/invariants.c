@@ -84,6 +84,39 @@ static void assert_same_schedule(const struct problem *p, const struct oracle *o
                      problem_describe(config), step, c, e->selection.place[c]);
 }
 
+static bool is_near(double a, double b)
+{
+    return fabs(a - b) <= 1e-4 * fabs(b);
+}
+
+static bool same_part(const struct choice_part *a, const struct choice_part *b)
+{
+    return a->chosen == b->chosen && a->kept == b->kept &&
+           is_near(a->norm_chosen, b->norm_chosen) && is_near(a->norm, b->norm);
+}
+
+/* What a step tells of its choice, of each layer and of all, is the oracle's. */
+static void assert_same_locality(const struct step_report *r, const struct oracle *o, unsigned seed,
+                                 int step)
+{
+    struct choice_part part;
+    if ((r->choice != NULL) != oracle_choice(o, -1, &part) || r->selected != (r->choice != NULL))
+        fail_msg("seed %u, step %d: chosen %d", seed, step, r->selected);
+    if (!r->choice)
+        return;
+    if (!same_part(&r->choice->all, &part) || (r->choice->first && part.kept > 0))
+        fail_msg("seed %u, step %d: of %d chosen %d were before, not of %d %d; or norms", seed,
+                 step, r->choice->all.chosen, r->choice->all.kept, part.chosen, part.kept);
+    for (int i = 0; i < r->choice->n_layers; i++) {
+        oracle_choice(o, i, &part);
+        if (!same_part(&r->choice->layers[i], &part))
+            fail_msg("seed %u, step %d, layer %d: of %d chosen %d were before, not of %d %d; or "
+                     "norms",
+                     seed, step, i, r->choice->layers[i].chosen, r->choice->layers[i].kept,
+                     part.chosen, part.kept);
+    }
+}
+
 /* The engine beside the oracle, step by step; both end with all windows closed. */
 static void follow_oracle(const struct engine_config *config, unsigned seed, int steps,
                           double tolerance)
@@ -103,7 +136,8 @@ static void follow_oracle(const struct engine_config *config, unsigned seed, int
         for (int s = 0; s < PROBLEM_SAMPLES; s++)
             problem_add_gradient(&p, step, s, p.params, grads);
         oracle_step(o, grads, problem_lr(step));
-        problem_step(&p, step);
+        const struct step_report report = problem_step(&p, step);
+        assert_same_locality(&report, o, seed, step);
         assert_same_schedule(&p, o, seed, config, step);
     }
     problem_finish(&p);
@@ -1244,6 +1278,48 @@ static void auto_on_ranks(void **state)
     }
 }
 
+/* What all ranks tell of their choices is the oracle's, in an engine that goes on from a
+ * checkpoint, too: it knows of the choice before. */
+static void locality(void **state)
+{
+    (void)state;
+    char *folder = shared_folder();
+    int choices = 0, kept = 0, changed = 0;
+    for (unsigned seed = 0; seed < cases(12); seed++) {
+        struct engine_config c = problem_random_config(seed);
+        struct problem p[2];
+        c.topk_ratio = 0.1 + 0.1 * (seed % 5);
+        c.select_every = 1 + (int)seed % 7;
+        c.reselect_when_stale = false;
+        problem_create(&p[0], seed, world, &c);
+        problem_create(&p[1], seed, world, &c);
+        struct oracle *o = oracle_create(&p[0], &c);
+        float *grads = zf_malloc(sizeof(float) * p[0].table.n_elements);
+        for (int step = 0; step < 30; step++) {
+            struct problem *now = &p[step >= 15];
+            if (step == 15)
+                resume_at(&p[0], &p[1], folder);
+            memset(grads, 0, sizeof(float) * p[0].table.n_elements);
+            for (int s = 0; s < PROBLEM_SAMPLES; s++)
+                problem_add_gradient(now, step, s, now->params, grads);
+            oracle_step(o, grads, problem_lr(step));
+            const struct step_report report = problem_step(now, step);
+            assert_same_locality(&report, o, seed, step);
+            choices += report.selected;
+            kept += report.selected ? report.choice->all.kept : 0;
+            changed += report.selected && step >= 15
+                           ? report.choice->all.chosen - report.choice->all.kept
+                           : 0;
+        }
+        oracle_destroy(o);
+        free(grads);
+        problem_destroy(&p[0]);
+        problem_destroy(&p[1]);
+    }
+    assert_true(choices > 20 && kept > 0 && changed > 0);
+    remove_shared(folder);
+}
+
 /* The windows that are chosen beside a host that pauses before each of its chunks and a device
  * whose steps take their time, where deferred channels have gradients of this norm. */
 static int auto_beside(enum engine_interval_rule rule, double host_pause, double step_seconds,
@@ -1421,6 +1497,7 @@ int main(int argc, char **argv)
         cmocka_unit_test(auto_on_ranks),
         cmocka_unit_test(auto_keeps_up),
         cmocka_unit_test(keep_up),
+        cmocka_unit_test(locality),
         cmocka_unit_test(launches),
         cmocka_unit_test(seeds),
     };
