@@ -40,6 +40,8 @@ void telemetry_add(struct telemetry *t, const struct step_report *r, double step
     t->bytes_up += (double)r->bytes_up;
     t->bytes_moved += (double)r->bytes_moved;
     t->bytes_gathered += (double)r->bytes_gathered;
+    t->bytes_norms += (double)r->bytes_norms;
+    t->bytes_gradients += (double)r->bytes_gradients;
     t->important_share += r->important_share;
     t->staleness = r->staleness > t->staleness ? r->staleness : t->staleness;
     t->update_interval = r->update_interval;
@@ -99,6 +101,8 @@ void telemetry_describe(const struct telemetry *t, size_t n_parameters, json_t *
         {"bytes_moved", t->bytes_moved / n},
         {"link_model_sizes", (t->bytes_down + t->bytes_up) / n / model},
         {"bytes_gathered", t->bytes_gathered / n},
+        {"bytes_norms", t->bytes_norms / n},
+        {"bytes_gradients", t->bytes_gradients / n},
         {"important_share", t->important_share / n},
     };
     for (size_t i = 0; i < sizeof numbers / sizeof *numbers; i++)

@@ -104,6 +104,8 @@ struct step_report {
     size_t bytes_down, bytes_up; /* gradients to the host; parameters to the device */
     size_t bytes_moved;          /* state of channels that changed sides, both ways */
     size_t bytes_gathered;       /* other ranks' parameters that came to this one */
+    size_t bytes_norms;          /* summed over ranks: norms, which is all that a choice takes, */
+    size_t bytes_gradients;      /* and gradients; of the whole model, and 0 with one rank */
     int staleness;               /* steps from the oldest gradient to its becoming visible now */
     int update_interval;         /* S in force */
     bool selected;               /* a new choice of important channels was made: */

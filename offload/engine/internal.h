@@ -222,6 +222,7 @@ struct norms {
     struct norm_summary *summary_host; /* (2) the same, in memory of allocate_host */
     struct divided gradients;          /* in their slots */
     int reducing;                      /* the layer that is on its way to its owners, or -1 */
+    struct comm_sums before;           /* what ranks had summed before this step */
 };
 
 struct selection {

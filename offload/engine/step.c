@@ -35,6 +35,7 @@ void norms_release(struct engine *e)
 void engine_begin_step(struct engine *e, float lr)
 {
     e->lr = lr;
+    e->norms.before = comm_device_sums(e->comm);
     if (e->ranks == 1)
         return;
     /* Each rank writes its own channels' norms; they are summed over ranks. */
@@ -216,6 +217,13 @@ static void report_host_time(struct engine *e, struct step_report *report)
     e->host.seconds_before = busy;
 }
 
+static void report_sums(const struct engine *e, struct step_report *report)
+{
+    const struct comm_sums now = comm_device_sums(e->comm);
+    report->bytes_norms = now.to_all - e->norms.before.to_all;
+    report->bytes_gradients = now.to_owners - e->norms.before.to_owners;
+}
+
 bool engine_end_step(struct engine *e, struct step_report *report, struct zf_error *err)
 {
     *report = (struct step_report){0};
@@ -233,6 +241,7 @@ bool engine_end_step(struct engine *e, struct step_report *report, struct zf_err
     windows_end_staging(e);
     sharing_report(e, report);
     parameters_report(e, report);
+    report_sums(e, report);
     report->update_interval = e->windows.interval;
     report_host_time(e, report);
     return e->skipped_in_a_row < ENGINE_SKIPPED_LIMIT ||

@@ -12,6 +12,7 @@ run=("$train" --config configs/zenflow.json "${tiny[@]}" --eval_strategy steps -
 
 # What the page holds.
 check "a run" "${run[@]}" --output_dir "$scratch/whole"
+cp "$scratch/check.log" "$scratch/whole.said"
 data "$scratch/whole" >"$scratch/whole.json"
 check "it is the log's" python3 - "$scratch/whole" <<'END'
 import json, sys
@@ -62,10 +63,9 @@ for name, layer in ("embeddings", 0), ("block 1", 1), ("block 2", 2):
     assert rows[name] == told([o[layer] for o in overlaps]) + told([s[layer] for s in shares]), (name, rows[name])
 assert rows["all"][5] == f"{[e['selection_share'] for e in log if 'selection_share' in e][-1]:.1%}"
 END
-check "a run without choices has none" bash -c '! python3 tests/bench/locality_table.py "$0" 2>"$0/said" &&
-    grep -q "no choice" "$0/said"' "$scratch"
 check "two ranks have the same mistakes" ranks 2 "${run[@]}" --per_device_train_batch_size 8 \
     --per_device_eval_batch_size 8 --output_dir "$scratch/two"
+cp "$scratch/check.log" "$scratch/two.said"
 data "$scratch/two" >"$scratch/two.json"
 check "to rounding" python3 - "$scratch" <<'END'
 import json, sys
@@ -79,6 +79,34 @@ for key in local: # a channel more or less, where norms are alike
     assert one[key]["step"] == two[key]["step"], key
     assert all(abs(a - b) < 0.05 for a, b in zip(one[key]["value"], two[key]["value"], strict=True)), key
 END
+check "a norm for each channel is what ranks choose by, beside all gradients" python3 - "$scratch" <<'END'
+import json, re, struct, sys
+with open(sys.argv[1] + "/two/model.safetensors", "rb") as file:
+    header = json.loads(file.read(struct.unpack("<Q", file.read(8))[0]))
+shapes = {name: t["shape"] for name, t in header.items() if name != "__metadata__"}
+elements = channels = 0
+for name, shape in shapes.items(): # a channel: an input of a linear layer, a token, a vector
+    n = 1
+    for side in shape: n *= side
+    elements += n
+    channels += 1 if len(shape) == 1 else shape[1] if name == "score.weight" else shape[0]
+for run, ranks in ("whole", 1), ("two", 2):
+    log = [json.loads(line) for line in open(f"{sys.argv[1]}/{run}/trainer_log.jsonl")]
+    steps = [(e["bytes_norms"], e["bytes_gradients"]) for e in log if "loss" in e]
+    assert steps == [(4 * channels, 4 * elements) if ranks > 1 else (0, 0)] * 16, (run, steps[0], channels, elements)
+    said = re.findall("^to choose channels.*", open(f"{sys.argv[1]}/{run}.said").read(), re.M)
+    n = 16 if ranks > 1 else 1
+    line, = said
+    assert f" {4 * n * channels:,} bytes of norms" in line and f" {4 * n * elements:,} bytes of gradients: " in line, line
+    assert f"1/{elements / channels:.0f} of them" in line and ("one rank sends none" in line) == (ranks == 1), line
+    page, = json.load(open(f"{sys.argv[1]}/{run}.json"))
+    assert page["curves"]["bytes_norms"]["value"] == [float(a) for a, _ in steps], run
+END
+check "AdamW on the device chooses nothing, and says nothing of it" bash -c '"${@:2}" 2>&1 | tee "$1" | grep -q loss &&
+    ! grep "to choose channels" "$1"' - "$scratch/adamw.said" "$train" --config configs/adamw.json "${tiny[@]}" --max_steps 2 \
+    --output_dir "$scratch/adamw"
+check "nor is there a table of it" bash -c '! python3 tests/bench/locality_table.py "$0" 2>"$0/said" &&
+    grep -q "no choice" "$0/said"' "$scratch/adamw"
 
 # While it trains, and in parts.
 stops() { # its command is asked to stop

@@ -14,6 +14,7 @@
 #include "offload/engine/internal.h"
 
 #include <math.h>
+#include <mpi.h>
 #include <sys/wait.h>
 
 /* Where this is linked with the emulator. */
@@ -1320,6 +1321,50 @@ static void locality(void **state)
     remove_shared(folder);
 }
 
+/* What MPI is given to sum: floats for all ranks to have, and for one. The emulator has such a
+ * function of its own, and this test none there. */
+static size_t given_to_all, given_to_one;
+
+__attribute__((weak)) int MPI_Allreduce(const void *from, void *to, int n, MPI_Datatype type,
+                                        MPI_Op op, MPI_Comm ranks)
+{
+    given_to_all += type == MPI_FLOAT ? sizeof(float) * (size_t)n : 0;
+    return PMPI_Allreduce(from, to, n, type, op, ranks);
+}
+
+int MPI_Ireduce(const void *from, void *to, int n, MPI_Datatype type, MPI_Op op, int root,
+                MPI_Comm ranks, MPI_Request *request)
+{
+    given_to_one += type == MPI_FLOAT ? sizeof(float) * (size_t)n : 0;
+    return PMPI_Ireduce(from, to, n, type, op, root, ranks, request);
+}
+
+/* Ranks choose by a norm for each channel: what they sum is what MPI is given, a float for each of
+ * the model's channels beside one for each parameter; and one rank sums nothing. */
+static void summed_bytes(void **state)
+{
+    (void)state;
+    for (unsigned seed = 0; seed < cases(8); seed++) {
+        struct engine_config c = problem_random_config(seed);
+        struct problem p;
+        const bool several = comm_size(world) > 1;
+        size_t channels = 0;
+        problem_create(&p, seed, world, &c);
+        for (int k = 0; k < p.table.n_params; k++)
+            channels += (size_t)p.table.params[k].rows;
+        for (int step = 0; step < 6; step++) {
+            given_to_all = given_to_one = 0;
+            const struct step_report r = problem_step_unseen(&p, step);
+            assert_int_equal(r.bytes_norms, several ? sizeof(float) * channels : 0);
+            assert_int_equal(r.bytes_norms, given_to_all);
+            assert_int_equal(r.bytes_gradients, several ? sizeof(float) * p.table.n_parameters : 0);
+            assert_int_equal(r.bytes_gradients, given_to_one);
+            problem_read_params(&p);
+        }
+        problem_destroy(&p);
+    }
+}
+
 /* The windows that are chosen beside a host that pauses before each of its chunks and a device
  * whose steps take their time, where deferred channels have gradients of this norm. */
 static int auto_beside(enum engine_interval_rule rule, double host_pause, double step_seconds,
@@ -1498,6 +1543,7 @@ int main(int argc, char **argv)
         cmocka_unit_test(auto_keeps_up),
         cmocka_unit_test(keep_up),
         cmocka_unit_test(locality),
+        cmocka_unit_test(summed_bytes),
         cmocka_unit_test(launches),
         cmocka_unit_test(seeds),
     };
