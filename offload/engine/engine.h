@@ -153,6 +153,9 @@ bool engine_end_step(struct engine *e, struct step_report *report, struct zf_err
 /* Steps done so far, over resumes; skipped ones do not count. */
 int engine_steps(const struct engine *e);
 
+/* S in force: steps of a window. */
+int engine_update_interval(const struct engine *e);
+
 /* Closes every open window, with the learning rate of the last step, and waits until all host
  * updates are visible: after the last step, before the model is saved, so that no gradient is
  * dropped. */

@@ -256,6 +256,11 @@ int engine_steps(const struct engine *e)
     return e->step;
 }
 
+int engine_update_interval(const struct engine *e)
+{
+    return e->windows.interval;
+}
+
 void engine_finish(struct engine *e)
 {
     struct step_report ignored = {0};

@@ -1366,9 +1366,10 @@ static void summed_bytes(void **state)
 }
 
 /* The windows that are chosen beside a host that pauses before each of its chunks and a device
- * whose steps take their time, where deferred channels have gradients of this norm. */
+ * whose steps take their time, where deferred channels have gradients of this norm; and how many
+ * steps were timed for it. */
 static int auto_beside(enum engine_interval_rule rule, double host_pause, double step_seconds,
-                       float norm, int steps)
+                       float norm, int steps, int *timed)
 {
     const float deferred[] = {norm, norm, norm, norm};
     struct problem p;
@@ -1382,6 +1383,7 @@ static int auto_beside(enum engine_interval_rule rule, double host_pause, double
         usleep((useconds_t)(1e6 * step_seconds));
         interval = step_with_norms(&p, deferred, 0);
     }
+    *timed = p.engine->observed.timing.steps;
     problem_destroy(&p);
     return interval;
 }
@@ -1393,10 +1395,11 @@ static void auto_keeps_up(void **state)
 {
     (void)state;
     const enum engine_interval_rule rule = ENGINE_INTERVAL_DEEPSPEED;
-    assert_int_equal(auto_beside(rule, 0.4, 0, 0.6f, 3), ENGINE_MAX_INTERVAL);
-    assert_int_equal(auto_beside(rule, 0, 0.1, 0.6f, 3), 2);
-    assert_int_equal(auto_beside(rule, 0, 0.1, 1, 1), 4);
-    assert_int_equal(auto_beside(rule, 0, 0.1, 1, 2), 2);
+    int timed;
+    assert_int_equal(auto_beside(rule, 0.4, 0, 0.6f, 3, &timed), ENGINE_MAX_INTERVAL);
+    assert_int_equal(auto_beside(rule, 0, 0.1, 0.6f, 3, &timed), 2);
+    assert_int_equal(auto_beside(rule, 0, 0.1, 1, 1, &timed), 4);
+    assert_int_equal(auto_beside(rule, 0, 0.1, 1, 2, &timed), 2);
 }
 
 /* "keep_up" looks at eight steps behind the first, whatever norms there are, and never again. */
@@ -1404,10 +1407,12 @@ static void keep_up(void **state)
 {
     (void)state;
     const enum engine_interval_rule rule = ENGINE_INTERVAL_KEEP_UP;
-    assert_int_equal(auto_beside(rule, 0, 0.05, 0, 8), 4);
-    assert_int_equal(auto_beside(rule, 0, 0.05, 0, 9), 1);
-    assert_int_equal(auto_beside(rule, 0.2, 0, 1, 9), ENGINE_MAX_INTERVAL);
-    assert_int_equal(auto_beside(rule, 0, 0.05, 0, 80), 1);
+    int timed;
+    assert_int_equal(auto_beside(rule, 0, 0.05, 0, 8, &timed), 4);
+    assert_int_equal(auto_beside(rule, 0, 0.05, 0, 9, &timed), 1);
+    assert_int_equal(auto_beside(rule, 0.2, 0, 1, 9, &timed), ENGINE_MAX_INTERVAL);
+    assert_int_equal(auto_beside(rule, 0, 0.05, 0, 80, &timed), 1);
+    assert_int_equal(timed, 8);
 }
 
 /* Kernels of one step in the middle of windows, beside the gradient's own. */
