@@ -35,16 +35,19 @@ def summarise(log):
     return found
 
 
+def mean(rows):
+    rows = [r for r in rows if r]
+    return [statistics.fmean(column) for column in zip(*rows, strict=True)] if rows else None
+
+
 def average(summaries):
     """Of several runs of one model: the means of what each has."""
-    def mean(rows):
-        rows = [r for r in rows if r]
-        return [statistics.fmean(column) for column in zip(*rows, strict=True)] if rows else None
-    return {"choices": statistics.fmean(s["choices"] for s in summaries),
-            **{figure: {"all": mean([s[figure]["all"] for s in summaries]),
-                        "layers": [mean(rows) for rows in zip(*(s[figure]["layers"] for s in summaries),
-                                                              strict=True)]}
-               for figure in FIGURES}}
+    found = {"choices": statistics.fmean(s["choices"] for s in summaries)}
+    for figure in FIGURES:
+        layers = [s[figure]["layers"] for s in summaries if s[figure]["layers"]]
+        found[figure] = {"all": mean([s[figure]["all"] for s in summaries]),
+                         "layers": [mean(rows) for rows in zip(*layers, strict=True)]}
+    return found
 
 
 def layer_name(layer, n_layers):
