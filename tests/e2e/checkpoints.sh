@@ -5,7 +5,7 @@
 . tests/e2e/lib/common.sh "$@"
 need python3 mpirun
 
-zenflow=("$train" --config configs/zenflow.json "${tiny[@]}")
+zenflow=("$train" --config "$steady/zenflow.json" "${tiny[@]}")
 saving=("${zenflow[@]}" --max_steps 6 --save_strategy steps --save_steps 2)
 sign() { # sign COMMAND FOLDER
     python3 tests/e2e/lib/sign.py "$@"
@@ -18,7 +18,7 @@ sum() { # sum FOLDER: what it holds, by content
 for config in zenflow adamw zero_offload zenflow_auto; do
     for fill in 1 254; do
         check "$config: memory begins with $fill" env MALLOC_PERTURB_=$fill MALLOC_MMAP_THRESHOLD_=1073741824 \
-            "$train" --config "configs/$config.json" "${tiny[@]}" --max_steps 5 --save_strategy steps --save_steps 1 \
+            "$train" --config "$steady/$config.json" "${tiny[@]}" --max_steps 5 --save_strategy steps --save_steps 1 \
             --output_dir "$scratch/$config-$fill"
         for step in 1 2 5; do
             sum "$scratch/$config-$fill/checkpoint-$step"
@@ -26,7 +26,7 @@ for config in zenflow adamw zero_offload zenflow_auto; do
     done
     check "$config: the same bytes" cmp "$scratch/$config-1.sums" "$scratch/$config-254.sums"
 done
-check "with windows on the host" "$train" --config configs/zenflow.json "${tiny[@]}" --max_steps 5 --save_strategy steps \
+check "with windows on the host" "$train" --config "$steady/zenflow.json" "${tiny[@]}" --max_steps 5 --save_strategy steps \
     --save_steps 1 --zero_optimization.zenflow.accumulate host --output_dir "$scratch/elsewhere"
 for file in model.safetensors optimizer-00001-of-00001.safetensors; do
     check "the same bytes there: $file" cmp "$scratch/zenflow-1/checkpoint-5/$file" "$scratch/elsewhere/checkpoint-5/$file"
