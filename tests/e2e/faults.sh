@@ -6,7 +6,7 @@
 . tests/e2e/lib/common.sh "$@"
 need python3 gcc
 
-run=("$train" --config configs/zenflow.json "${tiny[@]}" --max_steps 4)
+run=("$train" --config "$steady/zenflow.json" "${tiny[@]}" --max_steps 4)
 
 # Standard output.
 full() { # full COMMAND...: its standard output is a full disk
