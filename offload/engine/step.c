@@ -18,7 +18,9 @@ void norms_create(struct engine *e)
     for (int i = 0; i < e->n_matrices; i++)
         e->norms.gradients.arrays[i].data = e->grads + e->matrices[i].param->gradient_offset;
     e->norms.summary_host = e->device->allocate_host(2 * sizeof *e->norms.summary_host);
-    if (e->config.update_interval == 0 && e->config.interval_rule == ENGINE_INTERVAL_DEEPSPEED)
+    const bool measures =
+        e->config.update_interval == 0 && e->config.interval_rule == ENGINE_INTERVAL_DEEPSPEED;
+    if (measures || notes_norms(e))
         e->norms.squared_host = e->device->allocate_host(sizeof(float) * e->n_channels);
 }
 
