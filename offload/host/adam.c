@@ -15,7 +15,7 @@
  * is still in L1. A multiple of ADAM_VECTOR. */
 #define PIECE_ELEMENTS ((size_t)1024)
 /* Partial sums of a row's squares. */
-#define SUMS ((size_t)16)
+#define SUMS 32
 
 bool host_adam_path_runs(enum host_adam_path path)
 {
@@ -144,20 +144,35 @@ static void update_run(enum host_adam_path path, const struct host_adam_matrix *
     }
 }
 
-/* In an order that n alone decides, whatever vectors there are. */
+/* Sums of squares, SUMS side by side, of a whole number of times as many elements. */
 ZF_SIMD
+static void add_squares(float sums[SUMS], const float *restrict f32, const uint16_t *restrict bf16,
+                        size_t n)
+{
+    float s[SUMS];
+    memcpy(s, sums, sizeof s);
+    for (size_t at = 0; bf16 && at < n; at += SUMS)
+        for (size_t i = 0; i < SUMS; i++)
+            s[i] = fmaf(bf16_to_f32(bf16[at + i]), bf16_to_f32(bf16[at + i]), s[i]);
+    for (size_t at = 0; f32 && at < n; at += SUMS)
+        for (size_t i = 0; i < SUMS; i++)
+            s[i] = fmaf(f32[at + i], f32[at + i], s[i]);
+    memcpy(sums, s, sizeof s);
+}
+
+/* In an order that n alone decides, whatever vectors there are. */
 static float sum_of_squares(const void *values, enum dtype dtype, size_t n)
 {
-    float sums[SUMS] = {0};
-    const float *f32 = values;
-    const uint16_t *bf16 = values;
-    for (size_t at = 0; at < n; at += SUMS) {
-        const size_t end = n - at < SUMS ? n - at : SUMS;
-        float x[SUMS] = {0};
-        for (size_t i = 0; i < end; i++)
-            x[i] = dtype == DTYPE_F32 ? f32[at + i] : bf16_to_f32(bf16[at + i]);
-        for (size_t i = 0; i < SUMS; i++)
-            sums[i] = fmaf(x[i], x[i], sums[i]);
+    const size_t whole = n / SUMS * SUMS, size = dtype_size(dtype);
+    const void *last = (const char *)values + whole * size;
+    float sums[SUMS] = {0}, rest[SUMS] = {0}; /* zeros of either dtype */
+    memcpy(rest, last, (n - whole) * size);
+    if (dtype == DTYPE_F32) {
+        add_squares(sums, values, NULL, whole);
+        add_squares(sums, rest, NULL, SUMS);
+    } else {
+        add_squares(sums, NULL, values, whole);
+        add_squares(sums, NULL, (const uint16_t *)rest, SUMS);
     }
     for (size_t half = SUMS / 2; half > 0; half /= 2)
         for (size_t i = 0; i < half; i++)
