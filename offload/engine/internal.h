@@ -219,11 +219,14 @@ struct batches {
 /* Of this step's gradient, over all ranks' channels. */
 struct norms {
     float *squared;                    /* (n_channels) device */
-    float *squared_host;               /* the same, of allocate_host, where the host asks */
+    float *squared_host;               /* the same, of allocate_host, in steps that need it: where
+                                           channels are chosen, or windows note norms, or
+                                           DeepSpeed's interval */
     struct norm_summary *summary;      /* (2) device: of this step; of a choice that is looked at */
     struct norm_summary *summary_host; /* (2) the same, in memory of allocate_host */
     struct divided gradients;          /* in their slots */
     int reducing;                      /* the layer that is on its way to its owners, or -1 */
+    struct comm_sums before;           /* what ranks had summed before this step */
 };
 
 struct selection {
@@ -235,7 +238,8 @@ struct selection {
     unsigned char *choice_host; /* the same in memory of allocate_host */
     bool looks;                 /* this step's gradient has been asked for a choice */
     bool selected;              /* the first choice has been made */
-    int chosen_in;              /* the step of the newest choice */
+    int chosen_in;              /* the step of the newest choice, */
+    struct engine_choice newest; /* and what is told of it */
     struct channel_list
         news[ENGINE_MAX_INTERVAL]; /* by group: channels that the newest choice may bring to the
                                       other side, in their order */

@@ -1218,17 +1218,29 @@ static void writes_the_same_run(void **state)
 static void ready_configurations_parse(void **state)
 {
     (void)state;
-    static const char *const names[] = {"adamw", "zenflow", "zenflow_auto", "zero_offload"};
-    for (int i = 0; i < 4; i++) {
-        char *file = zf_format(CONFIGS "%s.json", names[i]);
+    static const struct {
+        const char *name;
+        bool zenflow;
+        int update_interval;
+    } ready[] = {{"adamw", false, CONFIG_AUTO},
+                 {"zenflow", true, CONFIG_KEEP_UP},
+                 {"zenflow_auto", true, CONFIG_AUTO},
+                 {"zenflow_offload_param", true, CONFIG_KEEP_UP},
+                 {"zero_offload", false, CONFIG_AUTO}};
+    for (size_t i = 0; i < sizeof ready / sizeof *ready; i++) {
+        char *file = zf_format(CONFIGS "%s.json", ready[i].name);
         round_trip(file, COMPLETE, 2);
         assert_works(parse(file, COMPLETE, 1), err);
-        assert_int_equal(c.zenflow.enabled, i == 1 || i == 2);
+        assert_int_equal(c.zenflow.enabled, ready[i].zenflow);
+        assert_int_equal(c.zenflow.update_interval, ready[i].update_interval);
         assert_string_equal(warnings, "");
         config_free(&c);
         free(file);
     }
     round_trip(CONFIGS "sample.json", "", 1);
+    assert_works(parse(CONFIGS "sample.json", "", 1), err);
+    assert_int_equal(c.zenflow.update_interval, CONFIG_KEEP_UP);
+    config_free(&c);
     round_trip(CONFIGS "lm.json",
                "--train_file t --validation_file v --config_name gpt --tokenizer_name t "
                "--output_dir o",

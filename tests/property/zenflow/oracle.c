@@ -36,7 +36,8 @@ struct oracle {
     int seen;                /* "auto": steps since it last chose */
     double *deferred, *most; /* (n_params) sums over them of mean norms, deferred and important */
     bool bf16;               /* parameters, and means on their way to the host, are bf16 */
-    unsigned char *target;
+    unsigned char *target, *target_before; /* (n_channels) the newest choice, and the one before */
+    bool chose;                            /* the last step did */
     float *visible;
 };
 
@@ -50,6 +51,7 @@ struct oracle *oracle_create(const struct problem *p, const struct engine_config
         o->n_channels += p->table.params[k].rows;
     o->channels = zf_calloc((size_t)o->n_channels, sizeof *o->channels);
     o->target = zf_calloc((size_t)o->n_channels, 1);
+    o->target_before = zf_calloc((size_t)o->n_channels, 1);
     o->visible = zf_malloc(sizeof(float) * p->table.n_elements);
     memcpy(o->visible, p->params, sizeof(float) * p->table.n_elements);
     o->interval = 1;
@@ -76,6 +78,7 @@ void oracle_destroy(struct oracle *o)
 {
     free(o->channels);
     free(o->target);
+    free(o->target_before);
     free(o->visible);
     free(o->deferred);
     free(o->most);
@@ -201,11 +204,30 @@ static void select_channels(struct oracle *o, int since_warm_up)
     bool due = since_warm_up == 0 || (k->select_every && o->step % k->select_every == 0);
     if (!due && !(k->reselect_when_stale && o->step % 16 == 0 && is_stale(o)))
         return;
+    memcpy(o->target_before, o->target, (size_t)o->n_channels);
     choose(o);
+    o->chose = true;
     o->chosen_in = o->step;
     if (since_warm_up == 0)
         for (int i = 0; i < o->n_channels; i++)
             o->channels[i].important = o->target[i];
+}
+
+bool oracle_choice(const struct oracle *o, int layer, struct choice_part *part)
+{
+    *part = (struct choice_part){0};
+    for (int i = 0; i < o->n_channels; i++) {
+        const struct channel *c = &o->channels[i];
+        if (!c->selectable || (layer >= 0 && c->param->layer != layer))
+            continue;
+        part->norm += c->norm;
+        if (!o->target[i])
+            continue;
+        part->norm_chosen += c->norm;
+        part->chosen++;
+        part->kept += o->target_before[i];
+    }
+    return o->chose;
 }
 
 /* The group of a channel, by laying block after block until it is covered. The problems' matrices
@@ -433,6 +455,7 @@ void oracle_step(struct oracle *o, const float *grads, float lr)
         begin_windows(o);
     for (int i = 0; i < o->n_channels; i++)
         o->channels[i].deferred = !o->channels[i].important;
+    o->chose = false;
     select_channels(o, elapsed);
     for (int i = 0; i < o->n_channels; i++)
         use_gradient(o, &o->channels[i], grads, factor, lr);
