@@ -90,6 +90,10 @@ static void reads_zenflow(void **state)
     assert_true(z->auto_ratio == 0.99 && z->full_warm_up_rounds == 0 && z->stagger);
     assert_true(z->pt_reserved_cores_perc == 0.5 && z->deferred_lr_scale == 1);
     assert_int_equal(z->apply_lag, 0); /* the step waits */
+    assert_false(engine_settings(&c, NULL).all_steps);
+    config_free(&c);
+    assert_works(parse_text(ZENFLOW("\"deferred_update\": \"all_steps\""), COMPLETE, 1), err);
+    assert_true(engine_settings(&c, NULL).all_steps);
     config_free(&c);
     assert_works(parse_text(ZENFLOW(""), COMPLETE "--zero_optimization.zenflow.enabled=no", 1),
                  err);

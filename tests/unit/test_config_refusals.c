@@ -289,6 +289,17 @@ static void refuses_what_zenflow_cannot_do(void **state)
          "FILE:2: zero_optimization.zenflow.apply_lag is 1, but without overlap_step the step "
          "waits "
          "for the host: it must be 0"},
+        {ZENFLOW("\"deferred_update\": \"all_steps\", \"deferred_lr_scale\": \"sqrt\""), COMPLETE,
+         "FILE:2: zero_optimization.zenflow.deferred_lr_scale is \"sqrt\", but deferred_update "
+         "\"all_steps\" has the learning rates of the steps that it stands for: it must be 1"},
+        {ZENFLOW("\"deferred_update\": \"all_steps\""),
+         COMPLETE "--optimizer.type Adam --optimizer.params.adam_w_mode false",
+         "FILE:2: zero_optimization.zenflow.deferred_update is \"all_steps\", but it needs "
+         "adam_w_mode: with L2 regularisation the decay is part of the gradient, whose squares "
+         "it does not count"},
+        {ZENFLOW("\"deferred_update\": \"all_step\""), COMPLETE,
+         "FILE:2: zero_optimization.zenflow.deferred_update is \"all_step\", but it is one of "
+         "\"one_step\" or \"all_steps\" (did you mean \"all_steps\"?)"},
         {ZENFLOW("\"steps_per_epoch\": 9"), COMPLETE,
          "FILE:2: zero_optimization.zenflow.steps_per_epoch is 9, but the run counts them itself"},
     };
