@@ -38,8 +38,9 @@ static size_t free_bytes(void)
     return (size_t)sysconf(_SC_AVPHYS_PAGES) * (size_t)sysconf(_SC_PAGESIZE);
 }
 
-static struct stream *stream_create(void)
+static struct stream *stream_create(enum stream_priority priority)
 {
+    (void)priority;
     return zf_calloc(1, sizeof(struct stream));
 }
 

@@ -169,12 +169,16 @@ static void open_stream(struct stream *s, int priority)
     s->scratch_bytes = 0;
 }
 
-/* Blocks of the compute stream's kernels go first where both could run, so that the kernels of
- * transfers take what forward and backward leave. */
-static struct stream *stream_create(void)
+/* Between those of collectives and of all else. Lower numbers go first. */
+static int compute_priority(void)
+{
+    return (cuda.greatest_priority + cuda.least_priority) / 2;
+}
+
+static struct stream *stream_create(enum stream_priority priority)
 {
     struct stream *s = (struct stream *)zf_malloc(sizeof *s);
-    open_stream(s, cuda.least_priority);
+    open_stream(s, priority == STREAM_FIRST ? cuda.greatest_priority : cuda.least_priority);
     return s;
 }
 
@@ -417,7 +421,7 @@ struct device *device_cuda(int ordinal, struct zf_error *err)
         cudaDeviceGetAttribute(&cuda.multiprocessors, cudaDevAttrMultiProcessorCount, ordinal));
     check_cuda(cudaGetDeviceProperties(&cuda.properties, ordinal));
     check_cuda(cudaDeviceGetStreamPriorityRange(&cuda.least_priority, &cuda.greatest_priority));
-    open_stream(&cuda.compute, cuda.greatest_priority);
+    open_stream(&cuda.compute, compute_priority());
     fill_device(&cuda.device);
     return &cuda.device;
 }

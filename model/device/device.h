@@ -17,6 +17,13 @@ struct plan;
 struct stream;
 struct event;
 
+/* Whose kernels a GPU runs first, where several streams have some that could run: device->compute
+ * stands between the two. */
+enum stream_priority {
+    STREAM_FIRST,  /* collectives, which all ranks wait for */
+    STREAM_BEHIND, /* what forward and backward leave */
+};
+
 struct device {
     const char *name;              /* "cpu", "cuda" */
     const struct ops *ops;         /* of models (model/device/ops.h) */
@@ -49,7 +56,7 @@ struct device {
     void *(*allocate_host)(size_t bytes); /* host memory that copies to and from at full speed */
     void (*release_host)(void *memory);
 
-    struct stream *(*stream_create)(void);
+    struct stream *(*stream_create)(enum stream_priority priority);
     void (*stream_destroy)(struct stream *stream);
     void (*stream_wait)(struct stream *stream); /* the host waits until the stream is empty */
     struct event *(*event_create)(void);

@@ -45,10 +45,10 @@ static size_t free_bytes(void)
 
 /* ---- streams and events ---- */
 
-static struct stream *stream_create(void)
+static struct stream *stream_create(enum stream_priority priority)
 {
     struct stream *s = zf_malloc(sizeof *s);
-    *s = (struct stream){the_plan, sim_lane(the_plan->sim)};
+    *s = (struct stream){the_plan, sim_lane(the_plan->sim), priority < STREAM_BEHIND};
     return s;
 }
 
@@ -231,7 +231,7 @@ struct device *device_plan_create(const struct machine *machine, int ranks,
     p->sim = sim_create();
     for (int i = 0; i < PLAN_RESOURCES; i++)
         sim_resource(p->sim);
-    p->compute = (struct stream){p, sim_lane(p->sim)};
+    p->compute = (struct stream){p, sim_lane(p->sim), false};
     p->host_lane = sim_lane(p->sim);
     describe(p);
     clock_replace(now, p->sim);

@@ -12,6 +12,8 @@
 
 /* Of an element: the master, be it an fp32 parameter or a bf16 one and a remainder; m and v. */
 #define HOST_STATE_BYTES (3 * sizeof(float))
+/* Pinned memory that parameters come down through at the start, where the device has them alone. */
+#define DOWNLOAD_BYTES ((size_t)16 << 20)
 
 /* Where the arrays of all matrices begin, in the order of the table. */
 struct host_arrays {
@@ -20,11 +22,16 @@ struct host_arrays {
     int16_t *remainders; /* NULL where parameters are fp32 */
 };
 
+/* Whether windows are in host memory. */
+static bool holds_windows(const struct engine *e)
+{
+    return e->config.accumulate == ENGINE_ACCUMULATE_HOST && !updates_from_staged(e);
+}
+
 static struct host_arrays arrays_of(const struct engine *e)
 {
     const size_t n = e->host.elements, bytes = n * dtype_size(exchange_dtype(e));
-    const bool on_host = e->config.accumulate == ENGINE_ACCUMULATE_HOST;
-    const bool windows = on_host && !updates_from_staged(e);
+    const bool windows = holds_windows(e);
     float *floats = (float *)e->host.state;
     struct host_arrays a = {.m = floats, .v = floats + n};
     a.windows = windows ? floats + 2 * n : e->windows.memory;
@@ -104,35 +111,56 @@ const struct host_adam_chunk *host_chunks(const struct engine *e, int layer)
     return e->host.chunks + e->host.first_chunk[layer];
 }
 
-/* Pinned memory for the gradients that the host gathers. */
-static void allocate_staged(struct engine *e)
+/* Of ordinary memory: without parameters that layers come from. */
+static size_t state_bytes(const struct engine *e)
+{
+    const size_t window = holds_windows(e) ? sizeof(float) : 0;
+    const size_t pinned = e->config.params_on_host ? dtype_size(exchange_dtype(e)) : 0;
+    return (HOST_STATE_BYTES + window - pinned) * e->host.elements;
+}
+
+static size_t pinned_bytes(const struct engine *e)
+{
+    return e->config.params_on_host ? e->host.elements * dtype_size(exchange_dtype(e)) : 0;
+}
+
+/* Of gradients that the host gathers. */
+static size_t staged_bytes(const struct engine *e)
 {
     size_t n = 0;
     for (int i = 0; i < e->n_matrices; i++)
         n += deferred_elements(&e->matrices[i]);
-    e->host.staged_bytes = n * dtype_size(exchange_dtype(e));
-    e->host.staged = e->device->allocate_host(e->host.staged_bytes);
+    return e->config.accumulate == ENGINE_ACCUMULATE_HOST ? n * dtype_size(exchange_dtype(e)) : 0;
+}
+
+size_t host_held(const struct engine *e)
+{
+    return state_bytes(e) + pinned_bytes(e) + staged_bytes(e) +
+           e->n_channels * sizeof *e->host.updates;
+}
+
+static bool allocate(struct engine *e, struct zf_error *err)
+{
+    struct host *h = &e->host;
+    struct device *d = e->device;
+    if (h->elements == 0)
+        return true;
+    h->state_bytes = state_bytes(e);
+    h->state =
+        d->plan ? d->allocate_host(h->state_bytes) : host_memory_allocate(h->state_bytes, err);
+    if (!h->state)
+        return false;
+    if (pinned_bytes(e) > 0)
+        h->pinned = d->allocate_host(pinned_bytes(e));
+    if (staged_bytes(e) > 0)
+        h->staged = d->allocate_host(staged_bytes(e));
+    return true;
 }
 
 bool host_create(struct engine *e, struct zf_error *err)
 {
-    size_t n = e->host.elements;
-    bool on_host = e->config.accumulate == ENGINE_ACCUMULATE_HOST;
-    if (n > 0) {
-        const size_t parameters = n * dtype_size(exchange_dtype(e));
-        const bool windows = on_host && !updates_from_staged(e);
-        e->host.state_bytes = (HOST_STATE_BYTES + (windows ? sizeof(float) : 0)) * n;
-        if (e->config.params_on_host)
-            e->host.state_bytes -= parameters;
-        e->host.state = e->device->plan ? e->device->allocate_host(e->host.state_bytes)
-                                        : host_memory_allocate(e->host.state_bytes, err);
-        if (!e->host.state)
-            return false;
-        if (e->config.params_on_host)
-            e->host.pinned = e->device->allocate_host(parameters);
-        if (on_host)
-            allocate_staged(e);
-    }
+    if (!allocate(e, err))
+        return false;
     place_host_state(e);
     make_chunks(e);
     return true;
@@ -186,20 +214,22 @@ static void initialise_chunk(void *argument, int chunk)
     memset(m->host.v + at, 0, sizeof(float) * n);
 }
 
-/* A device's parameters become the host's, as many at a time as the exchange has room for. */
+/* A device's parameters become the host's, through so many bytes of pinned memory at a time. */
 static void download_parameters(struct engine *e)
 {
     struct device *d = e->device;
+    char *pinned = d->allocate_host(DOWNLOAD_BYTES);
     for (int i = 0; i < e->n_matrices; i++) {
         const struct matrix *m = &e->matrices[i];
         const size_t bytes = m->selectable ? owned_elements(m) * dtype_size(m->host.dtype) : 0;
         for (size_t at = 0, n; at < bytes; at += n) {
-            n = bytes - at < e->exchange.bytes ? bytes - at : e->exchange.bytes;
-            d->copy(d->compute, e->exchange.memory, (const char *)m->values + at, n);
+            n = bytes - at < DOWNLOAD_BYTES ? bytes - at : DOWNLOAD_BYTES;
+            d->copy(d->compute, pinned, (const char *)m->values + at, n);
             d->stream_wait(d->compute);
-            memcpy((char *)m->host.parameters + at, e->exchange.memory, n);
+            memcpy((char *)m->host.parameters + at, pinned, n);
         }
     }
+    d->release_host(pinned);
 }
 
 static int count_chunks(const struct engine *e, int layer)

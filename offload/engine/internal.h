@@ -72,7 +72,8 @@ struct parameters {
 
 /* Channels that AdamW is about to update on the device, matrix by matrix. */
 struct update_list {
-    struct channel_update *host, *device; /* (slots of all matrices) */
+    struct channel_update *host, *device; /* (slots of all matrices) host: of allocate_host */
+    struct event *read;                   /* what was there is on the device */
     int n;
     int *first;     /* (n_matrices + 1) where each matrix's begin */
     int n_matrices; /* that have begun */
@@ -191,7 +192,8 @@ struct staging {
 
 /* Beside device->compute. */
 struct streams {
-    struct stream *reducing;  /* gradients to their owners, norms */
+    struct stream *summing;   /* gradients over ranks, to their owners */
+    struct stream *reducing;  /* out of their slots; norms */
     struct stream *gathering; /* parameters from all ranks */
     struct stream *down, *up; /* the link, one each way */
     struct stream *carrying;  /* state, both ways */
@@ -287,7 +289,7 @@ struct host {
     char *state;  /* m, v, windows where they are on the host, parameters, remainders */
     void *staged; /* gradients that the host gathers */
     void *pinned; /* parameters, where layers come from the host; else they are in `state` */
-    size_t state_bytes, staged_bytes;
+    size_t state_bytes;
     uint32_t *updates;     /* (channels owned) AdamW updates that each has had */
     size_t elements;       /* parameters whose state may live on the host */
     double seconds_before; /* that workers had worked before this step */
@@ -306,7 +308,8 @@ struct packed_piece {
 };
 
 struct exchange {
-    char *memory; /* of allocate_host: regions, taken in turns */
+    char *memory; /* of allocate_host: regions, taken in turns; as many as the windows in force
+                     need */
     size_t bytes;
     size_t region_elements;
     struct region *regions; /* (n_regions) */
@@ -396,6 +399,12 @@ static inline enum dtype exchange_dtype(const struct engine *e)
     return e->config.bf16 ? DTYPE_BF16 : DTYPE_F32;
 }
 
+/* Whether copy engines cross the link, and not operators. */
+static inline bool exchange_copies(const struct engine *e)
+{
+    return !e->config.zero_copy && !e->device->unified;
+}
+
 /* Whether a staged gradient is all that a host update gets, so that there is no window: where every
  * channel is updated by the host in every step, and the step waits for it. */
 static inline bool updates_from_staged(const struct engine *e)
@@ -457,6 +466,8 @@ void streams_bring(struct engine *e, int layer, struct stream *stream);
 
 /* host.c */
 
+/* Bytes of host memory that it will hold, or holds. */
+size_t host_held(const struct engine *e);
 /* Host state, as far as channels may be deferred. Fails where there is not so much memory. */
 bool host_create(struct engine *e, struct zf_error *err);
 /* Starts the workers, who make masters of the parameters; once the table of matrices is there. */
@@ -482,17 +493,16 @@ void host_trace(const struct engine *e, struct host_work *work, const char *name
 
 /* exchange.c */
 
-/* Whether copy engines cross the link, and not operators. */
-bool exchange_copies(const struct engine *e);
 void exchange_place(struct engine *e);
-/* As much as the schedules need that may come. */
 void exchange_create(struct engine *e);
 void exchange_release(struct engine *e);
-/* Regions for the windows in force, all free; nothing is on its way. Where rows are packed has
- * changed. */
+/* Bytes of host memory that it takes with the windows that take most, of those that may come. */
+size_t exchange_most_bytes(const struct engine *e);
+/* Regions for the windows in force, all free, and as much memory as they need; nothing is on its
+ * way. Where rows are packed has changed. */
 void exchange_lay_out(struct engine *e);
-/* The same after a load: with those that groups in flight have. Whether there are as many. */
-bool exchange_resume(struct engine *e);
+/* The same after a load: with those that groups in flight have. */
+void exchange_resume(struct engine *e);
 /* The group that has, or had last, the region that is taken next; or NULL. */
 struct group *exchange_next_holder(const struct engine *e);
 /* A group takes a region, whose holder's update has arrived. */
@@ -701,9 +711,11 @@ void windows_wait_commits(struct engine *e, int layer);
 void windows_wait(struct engine *e);
 /* Starts a new schedule of windows with this step; none may be open or in flight. */
 void windows_begin(struct engine *e, int interval, int lag, int first_step);
+/* The configured one, or that which "auto" and "keep_up" begin with. */
+void windows_begin_configured(struct engine *e);
 /* A group as it was made: no window is open, no host work under way. */
 struct group windows_anew(const struct group *g);
-/* All groups are like that. */
+/* All groups are like that, in the schedule that step 0 has. */
 void windows_forget(struct engine *e);
 /* Closes and applies everything that is open. */
 void windows_flush(struct engine *e, struct step_report *report);

@@ -56,6 +56,27 @@ static void a_missing_event_is_a_wrong_result(void **)
     assert_true(wrong_relays(true) > 0);
 }
 
+static int priority_of(struct stream *s)
+{
+    int priority;
+    check_cuda(cudaStreamGetPriority((cudaStream_t)device_cuda_stream(s), &priority));
+    return priority;
+}
+
+/* Lower numbers go first. */
+static void streams_of_the_device_have_priorities(void **)
+{
+    struct zf_error err;
+    struct device *d = device_cuda(0, &err);
+    assert_works(d != NULL, err);
+    struct stream *first = d->stream_create(STREAM_FIRST),
+                  *behind = d->stream_create(STREAM_BEHIND);
+    assert_true(priority_of(first) < priority_of(d->compute));
+    assert_true(priority_of(d->compute) < priority_of(behind));
+    d->stream_destroy(first);
+    d->stream_destroy(behind);
+}
+
 /* A wait means the newest record as of the call: not one that follows, and nothing if there is
  * none. */
 static void waits_mean_the_newest_record(void **)
@@ -530,6 +551,7 @@ int main(void)
         cmocka_unit_test(events_order_streams),
         cmocka_unit_test(a_missing_event_is_a_wrong_result),
         cmocka_unit_test(waits_mean_the_newest_record),
+        cmocka_unit_test(streams_of_the_device_have_priorities),
         cmocka_unit_test(events_have_the_time_of_the_stream),
         cmocka_unit_test(nothing_runs_before_somebody_waits),
         cmocka_unit_test(host_functions_run_in_their_turn),

@@ -107,7 +107,7 @@ static void pinned_memory_is_read_in_the_stream(void **state)
         unsigned char *expected = bytes_of(N, order), *x = cuda->allocate_host(N);
         unsigned char *y = cuda->allocate_host(N);
         void *memory = cuda->allocate(N), *other = cuda->allocate(N);
-        struct stream *s = cuda->stream_create();
+        struct stream *s = cuda->stream_create(STREAM_BEHIND);
         memcpy(x, expected, N);
         cuda->copy(s, memory, x, N);
         cuda->copy(s, other, memory, N);
@@ -141,7 +141,7 @@ static void events_order_streams(void **state)
         struct event *event = cuda->event_create();
         memcpy(x, expected, N);
         for (int i = 0; i < 5; i++) {
-            streams[i] = cuda->stream_create();
+            streams[i] = cuda->stream_create(STREAM_BEHIND);
             memory[i] = cuda->allocate(N);
             if (i > 0)
                 cuda->event_order(streams[i], event);
@@ -169,7 +169,7 @@ static void timed_events_tell_the_devices_time(void **state)
 {
     (void)state;
     enum { PIECES = 4, BYTES = 8 << 20 };
-    struct stream *other = cuda->stream_create();
+    struct stream *other = cuda->stream_create(STREAM_BEHIND);
     struct event *event[PIECES + 1];
     char *memory = cuda->allocate(BYTES);
     double sum = 0;
@@ -231,7 +231,7 @@ static void calls_come_in_order(void **state)
         unsigned char *x = cuda->allocate_host(2);
         unsigned char *values = cuda->allocate_host(8);
         void *memory = cuda->allocate(8);
-        struct stream *s = cuda->stream_create();
+        struct stream *s = cuda->stream_create(STREAM_BEHIND);
         struct call calls[8];
         int n_calls = 0;
         for (int i = 0; i < 8; i++)

@@ -2,6 +2,7 @@
  * `zenflow_invariants I5` runs one. Under mpirun the rank-dependent ones run on all ranks. */
 #include "tests/cuda_emulator/emulator.h"
 #include "tests/property/zenflow/hostile.h"
+#include "tests/property/zenflow/link.h"
 #include "tests/property/zenflow/oracle.h"
 #include "tests/property/zenflow/places.h"
 #include "tests/property/zenflow/problem.h"
@@ -1411,6 +1412,7 @@ int main(int argc, char **argv)
         cmocka_unit_test(M3),
         cmocka_unit_test(device_bytes),
         cmocka_unit_test(divided_bytes),
+        cmocka_unit_test(host_bytes),
         cmocka_unit_test(M4),
         cmocka_unit_test(M5),
         cmocka_unit_test(ten_times),
@@ -1422,6 +1424,8 @@ int main(int argc, char **argv)
         cmocka_unit_test(auto_keeps_up),
         cmocka_unit_test(keep_up),
         cmocka_unit_test(launches),
+        cmocka_unit_test(stream_priorities),
+        cmocka_unit_test(steps_copy_pinned_memory),
         cmocka_unit_test(seeds),
     };
     if (argc != 2 && !(argc == 3 && strcmp(argv[2], "cuda") == 0)) {
@@ -1439,6 +1443,7 @@ int main(int argc, char **argv)
         comm_attach(world, problem_device);
         comm_attach(alone, problem_device);
         places_comm = world;
+        link_comm = alone;
         struct CMUnitTest one[] = {tests[i]};
         int failed = cmocka_run_group_tests(one, NULL, NULL);
         comm_destroy(alone);
