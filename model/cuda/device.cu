@@ -6,6 +6,7 @@
 
 extern "C" {
 #include "data/alloc.h"
+#include "model/device/numa.h"
 }
 
 #include <stdio.h>
@@ -32,6 +33,8 @@ static struct {
     struct device device;
     struct stream compute;
     int ordinal, multiprocessors;
+    char address[32]; /* on the PCI bus */
+    int node;         /* of the host's memory that is near it, or -1 */
     struct cudaDeviceProp properties;
     int least_priority, greatest_priority;
     struct slot slots[N_SLOTS];
@@ -124,10 +127,15 @@ static void memory_release(void *memory)
     cuda.arena_bytes = cuda.arena_used = 0;
 }
 
+/* Its pages are the ones that this thread would get. */
 static void *host_allocate(size_t bytes)
 {
     void *memory;
+    if (cuda.node >= 0)
+        numa_prefer_here(cuda.node);
     cudaError_t code = cudaMallocHost(&memory, bytes ? bytes : 1);
+    if (cuda.node >= 0)
+        numa_prefer_here(-1);
     if (code == cudaErrorMemoryAllocation) {
         fprintf(stderr,
                 "zf-train: out of memory: %zu bytes of pinned host memory could not be "
@@ -368,6 +376,8 @@ static void fill_device(struct device *d)
     d->multiprocessors = cuda.multiprocessors;
 #ifdef ZF_CUDA_EMULATED
     d->emulated = true;
+#else
+    d->address = cuda.address;
 #endif
     d->ops = &cuda_ops;
     d->row_ops = &cuda_row_ops;
@@ -422,7 +432,9 @@ struct device *device_cuda(int ordinal, struct zf_error *err)
     check_cuda(cudaGetDeviceProperties(&cuda.properties, ordinal));
     check_cuda(cudaDeviceGetStreamPriorityRange(&cuda.least_priority, &cuda.greatest_priority));
     open_stream(&cuda.compute, compute_priority());
+    check_cuda(cudaDeviceGetPCIBusId(cuda.address, sizeof cuda.address, ordinal));
     fill_device(&cuda.device);
+    cuda.node = cuda.device.address ? numa_node_of_pci("", cuda.device.address) : -1;
     return &cuda.device;
 }
 

@@ -40,6 +40,7 @@ struct device {
     /* of a GPU that computes */
     const char *model;   /* what it calls itself; else NULL */
     int multiprocessors; /* else 0 */
+    const char *address; /* on the PCI bus, "0000:3b:00.0"; else NULL */
     bool emulated;       /* the host stands for it: what it takes means nothing */
 
     /* Takes device memory of so many bytes in one piece, which allocate() then hands out until all

@@ -3,6 +3,8 @@
 
 #include "data/alloc.h"
 #include "data/clock.h"
+#include "model/device/numa.h"
+#include "offload/host/cores.h"
 #include "offload/host/memory.h"
 
 #include <stdlib.h>
@@ -237,17 +239,30 @@ static int count_chunks(const struct engine *e, int layer)
     return e->host.first_chunk[layer + 1] - e->host.first_chunk[layer];
 }
 
+/* Workers run near the GPU, if each rank has one and cores near it: else ranks would not agree on
+ * whose cores are whose. */
+static void place_workers(struct engine *e, struct worker_config *w)
+{
+    const char *address = e->device->address;
+    const int node = address ? numa_node_of_pci("", address) : -1;
+    int *cpus, n = cpu_cores_list(&cpus);
+    const bool near = numa_keep_cpus("", node, cpus, n) > 0;
+    const bool all_near = comm_max(e->comm, !near) == 0;
+    free(cpus);
+    w->near = all_near ? address : NULL;
+    comm_core_peers(e->comm, all_near ? node : -1, &w->local_rank, &w->local_size);
+}
+
 void host_start(struct engine *e)
 {
     const struct engine_config *c = &e->config;
-    struct worker_config w = {.local_rank = comm_core_rank(e->comm),
-                              .local_size = comm_core_size(e->comm),
-                              .reserved_share = (float)c->reserved_cores,
+    struct worker_config w = {.reserved_share = (float)c->reserved_cores,
                               .delay_seconds = c->worker_delay_seconds,
                               .delay_seed = c->worker_delay_seed,
                               .plan = e->device->plan};
     if (!e->defers)
         return;
+    place_workers(e, &w);
     e->host.workers = worker_pool_create(&w);
     if (e->device->plan)
         return;
