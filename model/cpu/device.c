@@ -132,6 +132,7 @@ struct device *device_cpu(int n_threads)
         .release = free,
         .free_bytes = free_bytes,
         .allocate_host = cpu_allocate,
+        .allocate_host_later = cpu_allocate,
         .release_host = free,
         .stream_create = stream_create,
         .stream_destroy = stream_destroy,

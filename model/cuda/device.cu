@@ -3,6 +3,7 @@
 #include "model/cuda/cuda.cuh"
 #include "model/cuda/cuda_ops.h"
 #include "model/cuda/matmul.cuh"
+#include "model/cuda/pinning.cuh"
 
 extern "C" {
 #include "data/alloc.h"
@@ -147,9 +148,19 @@ static void *host_allocate(size_t bytes)
     return memory;
 }
 
+static void *host_allocate_later(size_t bytes)
+{
+    void *memory = pinning_allocate(bytes, cuda.ordinal, cuda.node);
+    if (memory)
+        return memory;
+    fprintf(stderr, "zf-train: out of memory: %zu bytes of host memory could not be allocated\n",
+            bytes);
+    exit(1);
+}
+
 static void host_release(void *memory)
 {
-    if (memory)
+    if (memory && !pinning_release(memory))
         check_cuda(cudaFreeHost(memory));
 }
 
@@ -299,17 +310,26 @@ static void upload(struct stream *s, char *dst, const char *src, size_t bytes)
     }
 }
 
-static void copy(struct stream *s, void *dst, const void *src, size_t bytes)
+static void copy_part(struct stream *s, char *dst, const char *src, size_t bytes)
 {
-    if (bytes == 0)
-        return;
     if (memory_type(src) == cudaMemoryTypeUnregistered) {
-        upload(s, (char *)dst, (const char *)src, bytes);
+        upload(s, dst, src, bytes);
         return;
     }
     check_cuda(cudaMemcpyAsync(dst, src, bytes, cudaMemcpyDefault, s->cuda));
     if (memory_type(dst) == cudaMemoryTypeUnregistered)
         stream_wait(s);
+}
+
+/* What is pinned by and by is copied in pieces of it: no copy may go from one to the next. */
+static void copy(struct stream *s, void *dst, const void *src, size_t bytes)
+{
+    for (size_t at = 0, part; at < bytes; at += part) {
+        char *to = (char *)dst + at;
+        const char *from = (const char *)src + at;
+        part = pinning_await(to, pinning_await(from, bytes - at));
+        copy_part(s, to, from, part);
+    }
 }
 
 static void zero(struct stream *s, void *dst, size_t bytes)
@@ -391,6 +411,7 @@ static void fill_device(struct device *d)
     d->release = memory_release;
     d->free_bytes = memory_free_bytes;
     d->allocate_host = host_allocate;
+    d->allocate_host_later = host_allocate_later;
     d->release_host = host_release;
     d->stream_create = stream_create;
     d->stream_destroy = stream_destroy;

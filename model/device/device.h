@@ -55,7 +55,11 @@ struct device {
     void (*release)(void *memory);
     size_t (*free_bytes)(void);           /* of device memory, as of now */
     void *(*allocate_host)(size_t bytes); /* host memory that copies to and from at full speed */
-    void (*release_host)(void *memory);
+    /* The same, for large arrays: it is pinned piece by piece, while the host goes on. Copies to
+     * and from it wait for the pieces that they need, and for no others. Operators neither read
+     * nor write it. */
+    void *(*allocate_host_later)(size_t bytes);
+    void (*release_host)(void *memory); /* of either */
 
     struct stream *(*stream_create)(enum stream_priority priority);
     void (*stream_destroy)(struct stream *stream);

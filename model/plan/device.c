@@ -195,6 +195,7 @@ static void describe(struct plan *p)
         .release = give_back,
         .free_bytes = free_bytes,
         .allocate_host = allocate_host,
+        .allocate_host_later = allocate_host,
         .release_host = give_back,
         .stream_create = stream_create,
         .stream_destroy = stream_destroy,

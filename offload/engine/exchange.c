@@ -211,7 +211,7 @@ static void make_memory(struct engine *e)
         streams_wait(e); /* what has arrived may be on its way out of it */
         e->device->release_host(x->memory);
     }
-    x->memory = bytes > 0 ? e->device->allocate_host(bytes) : NULL;
+    x->memory = bytes > 0 ? allocate_crossed(e, bytes) : NULL;
     x->bytes = bytes;
 }
 

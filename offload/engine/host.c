@@ -153,9 +153,9 @@ static bool allocate(struct engine *e, struct zf_error *err)
     if (!h->state)
         return false;
     if (pinned_bytes(e) > 0)
-        h->pinned = d->allocate_host(pinned_bytes(e));
+        h->pinned = allocate_crossed(e, pinned_bytes(e));
     if (staged_bytes(e) > 0)
-        h->staged = d->allocate_host(staged_bytes(e));
+        h->staged = allocate_crossed(e, staged_bytes(e));
     return true;
 }
 

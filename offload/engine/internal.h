@@ -405,6 +405,13 @@ static inline bool exchange_copies(const struct engine *e)
     return !e->config.zero_copy && !e->device->unified;
 }
 
+/* Pinned memory that is crossed alone, and read and written by operators only without copies. */
+static inline void *allocate_crossed(const struct engine *e, size_t bytes)
+{
+    return exchange_copies(e) ? e->device->allocate_host_later(bytes)
+                              : e->device->allocate_host(bytes);
+}
+
 /* Whether a staged gradient is all that a host update gets, so that there is no window: where every
  * channel is updated by the host in every step, and the step waits for it. */
 static inline bool updates_from_staged(const struct engine *e)

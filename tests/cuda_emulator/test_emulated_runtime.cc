@@ -235,6 +235,29 @@ static void pinned_memory_is_read_late(void **)
     destroy_stream(s);
 }
 
+/* Copies wait until it is pinned, or else they would read it at once. */
+static void what_is_pinned_later_is_read_late(void **)
+{
+    enum { LAST = 1 << 14 };
+    struct zf_error err;
+    struct device *d = device_cuda(0, &err);
+    assert_works(d != NULL, err);
+    float *x = (float *)d->allocate(sizeof *x), value;
+    int n_late = 0;
+    for (uint32_t seed = 0; seed < N_SEEDS; seed++) {
+        float *later = (float *)d->allocate_host_later((LAST + 1) * sizeof *later);
+        emulator_seed(seed);
+        later[LAST] = 1;
+        d->copy(d->compute, x, later + LAST, sizeof *x);
+        later[LAST] = 2;
+        read_back(&value, x, 1);
+        n_late += value == 2;
+        d->release_host(later);
+    }
+    assert_in_range(n_late, N_SEEDS / 2, N_SEEDS);
+    d->release(x);
+}
+
 static void memory_is_finite(void **)
 {
     size_t free_bytes, total, left;
@@ -557,6 +580,7 @@ int main(void)
         cmocka_unit_test(host_functions_run_in_their_turn),
         cmocka_unit_test(copies_keep_their_promises),
         cmocka_unit_test(pinned_memory_is_read_late),
+        cmocka_unit_test(what_is_pinned_later_is_read_late),
         cmocka_unit_test(memory_is_finite),
         cmocka_unit_test(wrong_pointers_are_caught),
         cmocka_unit_test(pointers_in_structs_are_told_from_the_rest),

@@ -103,6 +103,11 @@ static void *note_allocate_host(size_t bytes)
     return note_array(real->allocate_host(bytes), bytes);
 }
 
+static void *note_allocate_host_later(size_t bytes)
+{
+    return note_array(real->allocate_host_later(bytes), bytes);
+}
+
 static bool is_noted(const void *memory, size_t bytes)
 {
     for (int i = n_arrays - 1; i >= 0; i--) {
@@ -145,6 +150,7 @@ void steps_copy_pinned_memory(void **state)
     watch();
     watched.allocate = note_allocate;
     watched.allocate_host = note_allocate_host;
+    watched.allocate_host_later = note_allocate_host_later;
     watched.copy = check_copy;
     for (unsigned seed = 0; seed < 8; seed++) {
         struct engine_config c = problem_config();
