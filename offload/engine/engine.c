@@ -42,6 +42,7 @@ static void place_device_memory(struct engine *e)
     sharing_place(e);
     state_place(e);
     carry_place(e);
+    visits_place(e);
     table_place(e);
     windows_place(e);
     exchange_place(e);
@@ -202,6 +203,7 @@ void engine_destroy(struct engine *e)
     norms_release(e);
     state_release(e);
     carry_release(e);
+    visits_release(e);
     table_release(e);
     selection_release(e);
     sharing_release(e);

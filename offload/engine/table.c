@@ -107,6 +107,7 @@ void table_list_begin(struct engine *e)
 {
     e->device->event_wait(e->list.read);
     e->list.n = e->list.n_matrices = 0;
+    visits_begin(e);
 }
 
 static void begin_matrix(struct update_list *l, int matrix)
@@ -120,7 +121,12 @@ void table_list_add(struct engine *e, const struct matrix *m, int row)
     struct update_list *l = &e->list;
     begin_matrix(l, m->index);
     assert(l->n_matrices == m->index + 1);
-    l->host[l->n++] = (struct channel_update){m->index, m->slot_of[row], row, m->host.updates[row]};
+    struct channel_update *u = &l->host[l->n];
+    *u = (struct channel_update){
+        .matrix = m->index, .slot = m->slot_of[row], .row = row, .updates = m->host.updates[row]};
+    if (state_visits(e, m))
+        u->visit = visits_add(e, m, l->n);
+    l->n++;
 }
 
 void table_list_end(struct engine *e)

@@ -146,7 +146,7 @@ static void plain_describe(struct plain *a, const struct param_table *table)
     for (int k = 0; k < table->n_params; k++) {
         rows[k] = plain_matrix(a, &table->params[k]);
         for (int row = 0; row < rows[k].n_rows; row++)
-            updates[a->n_updates++] = (struct channel_update){k, row, row, 0};
+            updates[a->n_updates++] = (struct channel_update){k, row, row, 0, 0};
     }
     a->batch = matrix_batch_upload(d, rows, table->n_params);
     a->updates = d->allocate(sizeof *updates * (size_t)a->n_updates);
