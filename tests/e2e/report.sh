@@ -128,6 +128,11 @@ assert parts["mistakes"] == whole["mistakes"]
 END
 check "the best model is evaluated" "${run[@]}" --save_strategy steps --save_steps 4 --load_best_model_at_end \
     --metric_for_best_model loss --learning_rate 0.01 --lr_scheduler_type constant --output_dir "$scratch/best"
+cp "$scratch/check.log" "$scratch/best.said"
+check "what its choices took is told, and not where no step was left to do" bash -c 'grep -q "to choose channels" "$1" &&
+    "${@:2}" 2>&1 | tee "$1" | grep -q "resuming from .*checkpoint-16" && ! grep "to choose channels" "$1"' - \
+    "$scratch/best.said" "${run[@]}" --save_strategy steps --save_steps 4 --load_best_model_at_end --metric_for_best_model loss \
+    --learning_rate 0.01 --lr_scheduler_type constant --output_dir "$scratch/best" --resume_from_checkpoint latest
 data "$scratch/best" >"$scratch/best.json"
 check "and told of, not drawn twice" python3 - "$scratch/best.json" <<'END'
 import json, sys
