@@ -461,6 +461,9 @@ static bool resume(struct trainer *t, int *kept, struct zf_error *err)
         log_info("resuming from %s%s", from,
                  c->resume_from_checkpoint ? "" : " (--overwrite_output_dir starts anew)");
         ok = checkpoint_load(t->run, from, &t->state, err) && find_best(t, from, err);
+        if (ok && t->state.step >= c->total_steps)
+            log_info("nothing is left to train: the checkpoint is of step %s, and the run has %s",
+                     figure_count(t->state.step).text, figure_count(c->total_steps).text);
         *kept = ok && checkpoint_is_in(from, c->output_dir) ? t->state.step : -1;
         t->saved_step = *kept;
         t->unproved = *kept > 0 ? *kept : 0;

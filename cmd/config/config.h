@@ -245,5 +245,7 @@ json_t *config_describe(const struct config *c);
 bool config_write(const struct config *c, const char *path, struct zf_error *err);
 /* What it writes. The caller releases it. */
 json_t *config_json(const struct config *c);
+/* One value, as it is written there; NULL: "auto". The caller releases it. */
+json_t *config_option_value(const struct config *c, const char *option);
 
 #endif

@@ -122,12 +122,16 @@ for split in dev test; do
 done
 sed -n 1p data/sample/SST-2/train.tsv >"$scratch/data/SST-2/train.tsv"
 sed -n 2,129p data/sample/SST-2/train.tsv | tac >>"$scratch/data/SST-2/train.tsv"
-refused "other data of equal size" "manifest.json:[0-9]*: .*made with train_data" "${going_on[@]}" "$run/checkpoint-4" \
+refused "other data of equal size" "manifest.json:[0-9]*: .*made with train_data .*: the examples or their tokens are others" "${going_on[@]}" "$run/checkpoint-4" \
     --data_dir "$scratch/data"
 refused "another seed" "manifest.json:[0-9]*: .*seed 42, but this run has 43" "${going_on[@]}" "$run/checkpoint-4" --seed 43
-check "another learning rate is told" "${going_on[@]}" "$run/checkpoint-4" --learning_rate 2e-3
+check "another learning rate is told" "${going_on[@]}" "$run/checkpoint-4" --learning_rate 2e-3 --lr_scheduler_type cosine
 cp "$scratch/check.log" "$scratch/printed"
 check "by its name and values" grep -q 'warning: learning_rate was 0.001 .* is 0.002 from here on' "$scratch/printed"
+check "and a schedule by its own" grep -q 'lr_scheduler_type was linear .* is cosine from' "$scratch/printed"
+check "a run that is done" "${going_on[@]}" "$run/checkpoint-4" --max_steps 4
+cp "$scratch/check.log" "$scratch/printed"
+check "is said to be" grep -q 'nothing is left to train: the checkpoint is of step 4, and the run has 4' "$scratch/printed"
 
 # The newest is broken or unfinished.
 latest=$scratch/latest
@@ -138,6 +142,7 @@ touch "$latest/checkpoint-1000" "$latest/tmp-checkpoint-8/model.safetensors" "$l
 rm "$latest/model.safetensors"
 check "the one before the broken one" "${zenflow[@]}" --max_steps 6 --output_dir "$latest" --resume_from_checkpoint latest
 cp "$scratch/check.log" "$scratch/printed"
+check "the unfinished one is named" grep -q 'warning: .*checkpoint-999: it has no manifest' "$scratch/printed"
 check "the broken one is named" grep -q 'warning: .*checkpoint-6/model.safetensors: it is damaged' "$scratch/printed"
 check "it goes on from there" grep -q 'resuming from .*checkpoint-4' "$scratch/printed"
 check "to the same model" cmp "$run/model.safetensors" "$latest/model.safetensors"

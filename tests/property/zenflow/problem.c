@@ -186,6 +186,7 @@ void problem_create(struct problem *p, unsigned seed, struct comm *comm,
         p->table = llama_params(seed);
     else
         add_params(&p->table, seed);
+    p->table.ends_alternate |= between(0, 1, 19, seed);
     params_share_gradients(&p->table, between(0, 2, 8, seed));
     create(p, seed, config);
 }
