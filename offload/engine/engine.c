@@ -196,6 +196,7 @@ void engine_destroy(struct engine *e)
 struct engine_memory engine_memory(const struct engine *e)
 {
     size_t counts = e->n_channels * sizeof *e->host.updates;
+    counts += e->host.norms ? 2 * e->n_channels * sizeof *e->host.norms : 0;
     const size_t pinned = e->host.pinned ? e->host.elements * dtype_size(exchange_dtype(e)) : 0;
     return (struct engine_memory){.host = e->host.state_bytes + pinned + e->exchange.bytes +
                                           e->host.staged_bytes + counts,

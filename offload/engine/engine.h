@@ -67,6 +67,8 @@ struct engine_config {
     enum engine_accumulate accumulate;
     bool zero_copy; /* operators cross the link, in place of copies; always where device memory is
                        the host's */
+    bool all_steps; /* a host update stands for all steps of its window, as AdamW would have made
+                       them; else for one. With adam_w_mode and a scale of 1 alone */
     double deferred_lr_scale; /* of host updates; ENGINE_LR_SQRT: square root of the window's
                                  length */
 

@@ -106,7 +106,7 @@ static bool host_needs_norms(const struct engine *e)
 {
     const bool gathers =
         e->config.update_interval == 0 && e->config.interval_rule == ENGINE_INTERVAL_DEEPSPEED;
-    return e->defers && (gathers || e->selection.looks);
+    return e->defers && (gathers || notes_norms(e) || e->selection.looks);
 }
 
 /* Squared norms of all channels, on all ranks, and what they say; the host learns it when

@@ -16,7 +16,7 @@ does the same with a pretrained model of Hugging Face's, SmolLM2-135M-Instruct, 
 The results go to accuracy.json (raw, one record a run) and accuracy.txt (the table) in the folder
 --out, accuracy_pretrained.json and .txt with --pretrained. Runs that the JSON file already holds
 are skipped, so the script can be stopped and called again.
---deferred-lr-scale adds rows for ZenFlow with that setting to the same table.
+--deferred-lr-scale and --deferred-update add rows for ZenFlow with that setting to the same table.
 --locality prints, of the runs that the JSON file holds, how local the important channels were, layer by
 layer, and what choosing them takes of the other ranks; no run is made.
 
@@ -89,6 +89,7 @@ METHODS = {
                         {**ZENFLOW, "zero_optimization.zenflow.update_interval": "keep_up"}),
 }
 DEFERRED_LR_SCALE = "zero_optimization.zenflow.deferred_lr_scale"
+DEFERRED_UPDATE = "zero_optimization.zenflow.deferred_update"
 
 QUICK_EXAMPLES = 320  # of each split, with --quick
 QUICK_EPOCHS = 2
@@ -118,12 +119,14 @@ def parse_arguments():
     parser.add_argument("--deferred-lr-scale", metavar="X",
                         help="run the ZenFlow methods with this scale, a number or sqrt, and no "
                              "others; rows of their own")
+    parser.add_argument("--deferred-update", choices=["all_steps"],
+                        help="the same for what a deferred update stands for")
     parser.add_argument("--locality", action="store_true",
                         help="print how local the important channels were, and make no run")
     parser.add_argument("--quick", action="store_true",
                         help="a dry run of a minute, in accuracy_quick.json and .txt")
     args = parser.parse_args()
-    if args.deferred_lr_scale:
+    if args.deferred_lr_scale or args.deferred_update:
         args.methods = [m for m in args.methods if m.startswith("zenflow")]
     return args
 
@@ -221,12 +224,15 @@ def method_settings(args, method):
     settings = dict(METHODS[method][1])
     if args.deferred_lr_scale:
         settings[DEFERRED_LR_SCALE] = args.deferred_lr_scale
+    if args.deferred_update:
+        settings[DEFERRED_UPDATE] = args.deferred_update
     return settings
 
 
 def method_title(method, settings):
     scale = settings.get(DEFERRED_LR_SCALE)
-    return METHODS[method][0] + (f", scale {scale}" if scale else "")
+    all_steps = DEFERRED_UPDATE in settings
+    return METHODS[method][0] + (f", scale {scale}" if scale else ", all steps" * all_steps)
 
 
 def last_quarter_loss(log, total_steps):

@@ -17,6 +17,7 @@ struct channel {
     double value[MAX_COLS], m[MAX_COLS], v[MAX_COLS]; /* wherever they live */
     int updates;
     double window[MAX_COLS];  /* sum */
+    double window_norm;       /* sum of their squared norms */
     int window_steps, oldest; /* gradients in it, step of the first */
     bool in_flight;
     int due, oldest_in_flight;
@@ -99,17 +100,21 @@ bool oracle_is_important(const struct oracle *o, int channel)
     return o->channels[channel].important;
 }
 
-static void adamw(const struct oracle *o, struct channel *c, const double *g, double lr)
+/* steps: that it stands for; spread: how many times the square of their mean gradient their squared
+ * gradients are in the mean */
+static void adamw(const struct oracle *o, struct channel *c, const double *g, double lr, int steps,
+                  double spread)
 {
     const struct engine_config *k = &o->config;
-    double decay = c->param->decay ? k->weight_decay : 0;
-    c->updates++;
+    const double decay = c->param->decay ? k->weight_decay : 0;
+    const double beta1 = pow(k->beta1, steps), beta2 = pow(k->beta2, steps);
+    c->updates += steps;
     for (int j = 0; j < c->cols; j++) {
         double x = g[j] + (k->adam_w_mode ? 0 : decay * c->value[j]);
         if (k->adam_w_mode)
             c->value[j] -= lr * decay * c->value[j];
-        c->m[j] = k->beta1 * c->m[j] + (1 - k->beta1) * x;
-        c->v[j] = k->beta2 * c->v[j] + (1 - k->beta2) * x * x;
+        c->m[j] = beta1 * c->m[j] + (1 - beta1) * x;
+        c->v[j] = beta2 * c->v[j] + (1 - beta2) * spread * x * x;
         c->value[j] -= lr * (c->m[j] / (1 - pow(k->beta1, c->updates))) /
                        (sqrt(c->v[j] / (1 - pow(k->beta2, c->updates))) + k->eps);
     }
@@ -244,7 +249,19 @@ static int group_of(const struct channel *c, int interval)
 static double deferred_lr(const struct oracle *o, const struct channel *c, double lr)
 {
     double scale = o->config.deferred_lr_scale;
+    if (o->config.all_steps)
+        return lr * c->window_steps;
     return lr * (scale == ENGINE_LR_SQRT ? sqrt(c->window_steps) : scale);
+}
+
+/* Over the channel; of windows with more than one gradient. */
+static double spread_of(const struct channel *c, const double *mean)
+{
+    double of_mean = 0;
+    for (int j = 0; j < c->cols; j++)
+        of_mean += mean[j] * mean[j];
+    const double spread = c->window_norm / c->window_steps / of_mean;
+    return spread > 1 && isfinite(spread) ? spread : 1;
 }
 
 /* The window's mean is one update, visible `lag` steps later, also of a channel that enters: but
@@ -260,7 +277,10 @@ static void close_window(struct oracle *o, int i, double lr)
     assert_true(c->window_steps <= o->interval);
     for (int j = 0; j < c->cols; j++)
         mean[j] = rounded(o, c->window[j] / c->window_steps);
-    adamw(o, c, mean, deferred_lr(o, c, lr));
+    if (o->config.all_steps && c->window_steps > 1)
+        adamw(o, c, mean, deferred_lr(o, c, lr), c->window_steps, spread_of(c, mean));
+    else
+        adamw(o, c, mean, deferred_lr(o, c, lr), 1, 1);
     c->used += c->window_steps;
     c->in_flight = true;
     c->due = o->step + o->lag;
@@ -307,17 +327,19 @@ static void use_gradient(struct oracle *o, struct channel *c, const float *grads
     for (int j = 0; j < c->cols; j++) /* a deferred one's waits for the factor as bf16 */
         g[j] = factor * (c->deferred ? rounded(o, grads[at + (size_t)j]) : grads[at + (size_t)j]);
     if (c->important) {
-        adamw(o, c, g, lr);
+        adamw(o, c, g, lr, 1, 1);
         c->used++;
         show(o, c);
         return;
     }
     if (c->window_steps++ == 0) {
         memset(c->window, 0, sizeof c->window);
+        c->window_norm = 0;
         c->oldest = o->step;
     }
     for (int j = 0; j < c->cols; j++)
         c->window[j] += g[j];
+    c->window_norm += factor * factor * c->norm;
 }
 
 static double clip(struct oracle *o, const float *grads)
