@@ -591,9 +591,9 @@ static void tell_of_choosing(const struct trainer *t)
 {
     const struct zenflow_config *z = &t->run->config->zenflow;
     const struct param_table *table = gpt_params(t->run->model);
-    if (!z->enabled || z->topk_ratio <= 0 || z->topk_ratio >= 1)
+    if (!z->enabled || z->topk_ratio <= 0 || z->topk_ratio >= 1 || t->state.step == t->first_step)
         return;
-    if (t->bytes_norms > 0) {
+    if (comm_size(t->run->comm) > 1) {
         log_info(
             "to choose channels, ranks summed %s bytes of norms, beside %s bytes of gradients: "
             "1/%.0f of them",

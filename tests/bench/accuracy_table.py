@@ -264,9 +264,9 @@ def run_fine_tuning(args, model, task, method, seed):
 def find_locality(log, said):
     """What a run that chooses channels tells of its choices, for its record."""
     locality = locality_table.summarise(log)
-    if not locality["choices"]:
-        return {}
     sums = re.search(r"^to choose channels, .* ([\d,]+) bytes of norms.* ([\d,]+) bytes of gradients", said, re.M)
+    if not locality["choices"] or not sums:
+        return {}
     norms, gradients = (int(n.replace(",", "")) for n in sums.groups())
     return {"locality": locality, "bytes_norms": norms, "bytes_gradients": gradients}
 

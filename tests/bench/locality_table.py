@@ -5,7 +5,9 @@
 
 overlap: the share of the chosen channels that the choice before had chosen, too. share: of the
 squared norm of the step's gradient, what the chosen channels hold. Of each the first, the median and
-the last over the log's entries with a choice; an entry with several has their means.
+the last over the log's entries with a choice; an entry with several has their means. blocks: the
+mean over the blocks; all: of all chosen channels, also tokens that do not occur, which make up the number
+where an embedding has fewer others.
 
 Only the Python standard library is used.
 """
@@ -24,12 +26,19 @@ def summary(values):
     return [values[0], statistics.median(values), values[-1]] if values else None
 
 
+def of_blocks(layers):
+    """The mean over all layers but embeddings and head."""
+    told = [v for v in layers[1:-1] if v is not None]
+    return statistics.fmean(told) if told else None
+
+
 def summarise(log):
-    """Of a log's records, by figure: "all", and "layers" in their order."""
+    """Of a log's records, by figure: "all", "blocks", and "layers" in their order."""
     found = {}
     for figure in FIGURES:
         arrays = [r[figure + "_by_layer"] for r in log if figure + "_by_layer" in r]
         found[figure] = {"all": summary([r[figure] for r in log if figure in r]),
+                         "blocks": summary([of_blocks(layers) for layers in arrays]),
                          "layers": [summary(values) for values in zip(*arrays, strict=True)]}
     found["choices"] = sum(r.get("selections", 0) for r in log)
     return found
@@ -45,7 +54,7 @@ def average(summaries):
     found = {"choices": statistics.fmean(s["choices"] for s in summaries)}
     for figure in FIGURES:
         layers = [s[figure]["layers"] for s in summaries if s[figure]["layers"]]
-        found[figure] = {"all": mean([s[figure]["all"] for s in summaries]),
+        found[figure] = {**{part: mean([s[figure][part] for s in summaries]) for part in ("all", "blocks")},
                          "layers": [mean(rows) for rows in zip(*layers, strict=True)]}
     return found
 
@@ -62,7 +71,7 @@ def table_lines(found):
         return
     yield f"{'':<12} {'overlap':^23} {'share of the norm':^23}"
     yield f"{'layer':<12} " + " ".join(f"{name:>7}" for name in ("first", "median", "last") * 2)
-    rows = [("all", overlap["all"], share["all"])]
+    rows = [(part, overlap[part], share[part]) for part in ("all", "blocks")]
     for layer in range(n_layers):
         rows.append((layer_name(layer, n_layers),
                      *(f["layers"][layer] if f["layers"] else None for f in (overlap, share))))

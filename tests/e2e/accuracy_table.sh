@@ -24,7 +24,7 @@ assert len(runs) == 2 and all(r["locality"]["choices"] >= 2 for r in runs)
 assert 50 < runs[0]["bytes_gradients"] / runs[0]["bytes_norms"] < 1000, runs[0]
 assert lines[0].startswith("SST-2, ZenFlow, 2 seeds, ") and f" {runs[0]['bytes_norms']:,} bytes of norms" in lines[0], lines[0]
 rows = {line[:12].strip(): line[12:].split() for line in lines[3:] if line}
-assert set(rows) == {"all", "embeddings", "head"} | {f"block {i}" for i in range(1, len(rows) - 2)}, rows
+assert set(rows) == {"all", "blocks", "embeddings", "head"} | {f"block {i}" for i in range(1, len(rows) - 3)}, rows
 for name, layer in ("embeddings", 0), ("block 1", 1):
     for at, figure in (0, "selection_overlap"), (3, "selection_share"):
         for i in range(3):

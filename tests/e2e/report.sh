@@ -61,6 +61,8 @@ shares = [e["selection_share_by_layer"] for e in log if "selection_share" in e]
 overlaps = [e["selection_overlap_by_layer"] for e in log if "selection_overlap" in e]
 for name, layer in ("embeddings", 0), ("block 1", 1), ("block 2", 2):
     assert rows[name] == told([o[layer] for o in overlaps]) + told([s[layer] for s in shares]), (name, rows[name])
+blocks = [statistics.fmean(o[1:-1]) for o in overlaps], [statistics.fmean(s[1:-1]) for s in shares]
+assert len(shares[0]) == 4 and rows["blocks"] == told(blocks[0]) + told(blocks[1]), (rows["blocks"], blocks)
 assert rows["all"][5] == f"{[e['selection_share'] for e in log if 'selection_share' in e][-1]:.1%}"
 END
 check "two ranks have the same mistakes" ranks 2 "${run[@]}" --per_device_train_batch_size 8 \
@@ -128,6 +130,11 @@ assert parts["mistakes"] == whole["mistakes"]
 END
 check "the best model is evaluated" "${run[@]}" --save_strategy steps --save_steps 4 --load_best_model_at_end \
     --metric_for_best_model loss --learning_rate 0.01 --lr_scheduler_type constant --output_dir "$scratch/best"
+cp "$scratch/check.log" "$scratch/best.said"
+check "what its choices took is told, and not where no step was left to do" bash -c 'grep -q "to choose channels" "$1" &&
+    "${@:2}" 2>&1 | tee "$1" | grep -q "resuming from .*checkpoint-16" && ! grep "to choose channels" "$1"' - \
+    "$scratch/best.said" "${run[@]}" --save_strategy steps --save_steps 4 --load_best_model_at_end --metric_for_best_model loss \
+    --learning_rate 0.01 --lr_scheduler_type constant --output_dir "$scratch/best" --resume_from_checkpoint latest
 data "$scratch/best" >"$scratch/best.json"
 check "and told of, not drawn twice" python3 - "$scratch/best.json" <<'END'
 import json, sys
@@ -230,7 +237,7 @@ check "a run's page" draw "$scratch/whole/report.html" \
     "dom.charts[:4] == ['Loss', 'Evaluation', 'Learning rate', 'Gradient norm']" \
     "{'Throughput, tokens per second', 'Time of a step', 'Stall, share of the time', 'Traffic of a step'} <= set(dom.charts)" \
     "'Locality of the important channels' in dom.charts" "len(dom.find('table', class_='locality')) == 1" \
-    "dom.has('How local the important channels are', 'squared norm held: median')" \
+    "dom.has('How local the important channels are', 'overlap: first', 'share: first')" \
     "len(dom.find('path', class_='curve')) >= 12" "len(dom.find('circle')) >= 8" \
     "dom.has('16 steps', 'finished', 'Confusion matrix', 'wrongest', 'topk_ratio', 'configs/zenflow.json:')" \
     "len(dom.find('svg', class_='matrix')) == 1" "len(dom.find('svg', class_='memory')) == 1" \
