@@ -18,7 +18,7 @@
  * block comes while another is computed. */
 #define LEAST_SLOTS 2
 
-/* ---- changes of a configuration that save device memory ---- */
+/* ---- changes of a configuration that save memory ---- */
 
 static bool evaluates(const struct config *c)
 {
@@ -29,6 +29,18 @@ static bool never(const struct config *c)
 {
     (void)c;
     return false;
+}
+
+static bool leave_warm_up(struct config *c)
+{
+    const bool can = c->do_train && c->zenflow.enabled && c->zenflow.full_warm_up_rounds > 0;
+    c->zenflow.full_warm_up_rounds = 0;
+    return can;
+}
+
+static void name_warm_up(const struct config *c, char *text, size_t size)
+{
+    snprintf(text, size, ZENF "full_warm_up_rounds %d", c->zenflow.full_warm_up_rounds);
 }
 
 static bool halve_evaluation(struct config *c)
@@ -95,6 +107,14 @@ static bool gather_on_host(struct config *c)
     const bool can = c->do_train && c->zenflow.enabled && c->zenflow.topk_ratio < 1 &&
                      c->zenflow.accumulate != ZENFLOW_ACCUMULATE_HOST;
     c->zenflow.accumulate = ZENFLOW_ACCUMULATE_HOST;
+    return can;
+}
+
+static bool gather_on_device(struct config *c)
+{
+    const bool can = c->do_train && c->zenflow.enabled && c->zenflow.topk_ratio < 1 &&
+                     c->zenflow.accumulate == ZENFLOW_ACCUMULATE_HOST;
+    c->zenflow.accumulate = ZENFLOW_ACCUMULATE_DEVICE;
     return can;
 }
 
@@ -199,34 +219,57 @@ static void name_zenflow(const struct config *c, char *text, size_t size)
     snprintf(text, size, ZENF "enabled false");
 }
 
+static bool keep_optimizer(struct config *c)
+{
+    const bool can = c->do_train && c->offload_optimizer == OFFLOAD_CPU;
+    c->offload_optimizer = OFFLOAD_NONE;
+    c->offload_param = OFFLOAD_NONE;
+    c->zenflow.enabled = false;
+    return can;
+}
+
+static void name_kept_optimizer(const struct config *c, char *text, size_t size)
+{
+    (void)c;
+    snprintf(text, size, ZERO "offload_optimizer.device \"none\" with " ZENF "enabled false");
+}
+
 /* Tokens that a micro-batch has at least, for products to be large. */
 #define FULL_TOKENS 4096
 
 /* The order: what costs the least time first, by the plans of tests/bench/plans.sh ("What each
- * place costs"): half a micro-batch some percent; recomputation 13 to 20; what is on the host
- * nothing where the link keeps up and several times the step where it does not, windows less than
- * parameters, these less than important state. A combination is tried before another if the dearest
- * change that one of them alone makes is the other's: all that cheaper changes can do together
- * comes before a dearer one. */
+ * place costs"): no warm-up rounds and windows on the device nothing; half a micro-batch some
+ * percent; recomputation 13 to 20; what is on the host nothing where the link keeps up and several
+ * times the step where it does not, windows less than parameters, these less than important state.
+ * A combination is tried before another if the dearest change that one of them alone makes is the
+ * other's: all that cheaper changes can do together comes before a dearer one. */
 static const struct change {
     bool (*is_left)(const struct config *c); /* "auto" stands there */
     bool (*make)(struct config *c);          /* once more; false: it saves no more, or may not be */
     void (*name)(const struct config *c, char *text, size_t size); /* its keys, as they are */
     int tokens;                                                    /* that a micro-batch keeps */
-    bool moves;          /* to the host: saves nothing where the device's memory is the host's */
+    enum {
+        ANY,
+        TO_HOST,
+        FROM_HOST
+    } saves;             /* where: TO_HOST nothing where the device's memory is
+                                               the host's; FROM_HOST memory of the host */
     const char *keys[2]; /* that "auto" stands under */
 } changes[] = {
-    {never, halve_evaluation, name_evaluation, 0, false, {NULL}},
-    {leaves_micro_batch, divide_batch, name_micro_batch, FULL_TOKENS, false, {MICRO, STEPS}},
-    {leaves_recomputation, recompute, name_recomputation, 0, false, {"gradient_checkpointing"}},
-    {leaves_windows, gather_on_host, name_windows, 0, true, {ZENF "accumulate"}},
-    {never, divide_parameters, name_division, 0, false, {NULL}},
-    {leaves_parameters, offload_parameters, name_parameters, 0, true, {OFFLOAD_PARAM "device"}},
-    {leaves_important, offload_important, name_important, 0, true, {ZENF "offload"}},
-    {leaves_slots, halve_slots, name_slots, 0, true, {OFFLOAD_PARAM "buffer_count"}},
-    {leaves_micro_batch, divide_batch, name_micro_batch, 0, false, {MICRO, STEPS}},
-    {never, offload_optimizer, name_optimizer, 0, true, {NULL}},
-    {never, leave_zenflow, name_zenflow, 0, true, {NULL}},
+    {never, leave_warm_up, name_warm_up, 0, FROM_HOST, {NULL}},
+    {never, gather_on_device, name_windows, 0, FROM_HOST, {NULL}},
+    {never, halve_evaluation, name_evaluation, 0, ANY, {NULL}},
+    {leaves_micro_batch, divide_batch, name_micro_batch, FULL_TOKENS, ANY, {MICRO, STEPS}},
+    {leaves_recomputation, recompute, name_recomputation, 0, ANY, {"gradient_checkpointing"}},
+    {leaves_windows, gather_on_host, name_windows, 0, TO_HOST, {ZENF "accumulate"}},
+    {never, divide_parameters, name_division, 0, ANY, {NULL}},
+    {leaves_parameters, offload_parameters, name_parameters, 0, TO_HOST, {OFFLOAD_PARAM "device"}},
+    {leaves_important, offload_important, name_important, 0, TO_HOST, {ZENF "offload"}},
+    {leaves_slots, halve_slots, name_slots, 0, TO_HOST, {OFFLOAD_PARAM "buffer_count"}},
+    {leaves_micro_batch, divide_batch, name_micro_batch, 0, ANY, {MICRO, STEPS}},
+    {never, offload_optimizer, name_optimizer, 0, TO_HOST, {NULL}},
+    {never, leave_zenflow, name_zenflow, 0, TO_HOST, {NULL}},
+    {never, keep_optimizer, name_kept_optimizer, 0, FROM_HOST, {NULL}},
 };
 #define N_CHANGES ((int)(sizeof changes / sizeof *changes))
 
@@ -263,29 +306,39 @@ static bool count_on(const struct memory_job *job, struct combination *k, const 
     return false;
 }
 
-/* Bytes more than there are, on the rank that lacks most. */
-static double lack(const struct memory_job *job, const struct config *c, size_t available)
+struct memory_lack memory_lack(const struct memory_job *job, const struct config *c,
+                               const struct memory_room *room)
 {
     const struct memory_use use = memory_need(job, c);
-    return comm_max(job->comm, (double)memory_total(&use) - (double)available);
+    const double host = (double)memory_need_host(job, c) - (double)room->host;
+    return (struct memory_lack){
+        comm_max(job->comm, (double)memory_total(&use) - (double)room->device),
+        comm_max(job->comm, job->device->unified ? 0 : host)};
+}
+
+/* Bytes of both; 0: it fits. */
+static double sum_of(struct memory_lack lack)
+{
+    return fmax(lack.device, 0) + fmax(lack.host, 0);
 }
 
 /* The first combination that fits into c and *k, or that which lacks least. Returns what it lacks.
  */
-static double search(const struct memory_job *job, const struct config *from, size_t available,
-                     struct combination *k, struct config *c)
+static struct memory_lack search(const struct memory_job *job, const struct config *from,
+                                 const struct memory_room *room, struct combination *k,
+                                 struct config *c)
 {
     struct combination at = *k;
     struct config tried = *from;
-    double least = INFINITY;
+    struct memory_lack least = {INFINITY, INFINITY};
     do {
-        const double lacks = lack(job, &tried, available);
-        if (lacks < least) {
+        const struct memory_lack lack = memory_lack(job, &tried, room);
+        if (sum_of(lack) < sum_of(least)) {
             *c = tried;
             *k = at;
-            least = lacks;
+            least = lack;
         }
-    } while (least > 0 && count_on(job, &at, from, &tried));
+    } while (sum_of(least) > 0 && count_on(job, &at, from, &tried));
     return least;
 }
 
@@ -338,16 +391,25 @@ static bool is_told(const struct combination *k, int change)
     bool made = false, first = true;
     for (int i = 0; i < N_CHANGES; i++) {
         made |= changes[i].name == changes[change].name && k->times[i] > 0;
-        first &= i >= change || changes[i].name != changes[change].name;
+        first &= i >= change || !k->allowed[i] || changes[i].name != changes[change].name;
     }
     return k->allowed[change] && changes[change].make != halve_slots &&
            (k->times[change] > 0 || (!made && first));
 }
 
+static void append_lack(char *told, size_t size, struct memory_lack lack)
+{
+    if (lack.device > 0)
+        append(told, size, "%s more than there is", size_text(lack.device).text);
+    if (lack.host > 0)
+        append(told, size, "%s%s more than there is on the host", lack.device > 0 ? ", and " : "",
+               size_text(lack.host).text);
+}
+
 /* What was chosen; and where that is not the fastest, what was lacking for one change less. */
 static void tell(const struct memory_job *job, const struct combination *k, int change,
-                 const struct config *from, const struct config *c, size_t available, char *told,
-                 size_t size)
+                 const struct config *from, const struct config *c, const struct memory_room *room,
+                 char *told, size_t size)
 {
     char name[160];
     struct combination less = *k;
@@ -357,34 +419,35 @@ static void tell(const struct memory_job *job, const struct combination *k, int 
     less.times[change]--;
     if (k->times[change] > 0 && make(job, &less, from, &other)) {
         changes[change].name(&other, name, sizeof name);
-        append(told, size, "; %s needs %s more than there is", name,
-               size_text(lack(job, &other, available)).text);
+        append(told, size, "; %s needs ", name);
+        append_lack(told, size, memory_lack(job, &other, room));
     }
     append(told, size, "\n");
 }
 
 /* As many slots for parameters as fit. */
-static void fill_with_slots(const struct memory_job *job, struct config *c, size_t available,
-                            char *told, size_t size)
+static void fill_with_slots(const struct memory_job *job, struct config *c,
+                            const struct memory_room *room, char *told, size_t size)
 {
     struct config more = *c;
-    double lacks = 0;
-    while (lacks <= 0 && more.param_buffers < job->model->n_layer) {
+    struct memory_lack lack = {0};
+    while (sum_of(lack) <= 0 && more.param_buffers < job->model->n_layer) {
         c->param_buffers = more.param_buffers++;
-        lacks = lack(job, &more, available);
+        lack = memory_lack(job, &more, room);
     }
-    if (lacks <= 0)
+    if (sum_of(lack) <= 0)
         c->param_buffers = more.param_buffers;
     append(told, size, "chosen: " OFFLOAD_PARAM "buffer_count %d of %d blocks", c->param_buffers,
            job->model->n_layer);
-    if (lacks > 0)
-        append(told, size, "; %d need %s more than there is", more.param_buffers,
-               size_text(lacks).text);
+    if (sum_of(lack) > 0) {
+        append(told, size, "; %d need ", more.param_buffers);
+        append_lack(told, size, lack);
+    }
     append(told, size, "\n");
 }
 
-void memory_choose(const struct memory_job *job, struct config *c, size_t available, char *told,
-                   size_t size)
+void memory_choose(const struct memory_job *job, struct config *c, const struct memory_room *room,
+                   char *told, size_t size)
 {
     struct combination k = {0};
     for (int i = 0; i < N_CHANGES; i++)
@@ -392,32 +455,43 @@ void memory_choose(const struct memory_job *job, struct config *c, size_t availa
     const bool slots = leaves_slots(c);
     memory_settle(job, c);
     const struct config from = *c;
-    const bool fits = search(job, &from, available, &k, c) <= 0;
+    const bool fits = sum_of(search(job, &from, room, &k, c)) <= 0;
     *told = 0;
     for (int i = 0; fits && i < N_CHANGES; i++)
         if (is_told(&k, i))
-            tell(job, &k, i, &from, c, available, told, size);
+            tell(job, &k, i, &from, c, room, told, size);
     if (fits && slots && engine_value_slots(c) > 0)
-        fill_with_slots(job, c, available, told, size);
+        fill_with_slots(job, c, room, told, size);
 }
 
 /* ---- what would fit ---- */
 
-void memory_advise(const struct memory_job *job, const struct config *c, size_t available,
-                   char *text, size_t size)
+/* Bytes of device memory; and of the host's, if they are worth a word. */
+static void append_need(char *text, size_t size, struct memory_lack lack,
+                        const struct memory_room *room, bool host)
+{
+    append(text, size, "%s", size_text((double)room->device + lack.device).text);
+    if (host)
+        append(text, size, " and %s of host memory",
+               size_text((double)room->host + lack.host).text);
+}
+
+void memory_advise(const struct memory_job *job, const struct config *c,
+                   const struct memory_room *room, char *text, size_t size)
 {
     struct combination k = {0};
     struct config other;
+    const bool host = memory_lack(job, c, room).host > 0;
     for (int i = 0; i < N_CHANGES; i++)
-        k.allowed[i] = !(job->device->unified && changes[i].moves);
-    const double lacks = search(job, c, available, &k, &other);
-    const double needs = (double)available + lacks;
+        k.allowed[i] = changes[i].saves == FROM_HOST ? host
+                       : changes[i].saves == TO_HOST ? !job->device->unified
+                                                     : true;
+    const struct memory_lack lack = search(job, c, room, &k, &other);
     *text = 0;
-    if (lacks > 0) {
-        append(text, size,
-               "the least that this run can need is %s: a smaller max_seq_length or model is "
-               "needed",
-               size_text(needs).text);
+    if (sum_of(lack) > 0) {
+        append(text, size, "the least that this run can need is ");
+        append_need(text, size, lack, room, host || lack.host > 0);
+        append(text, size, ": a smaller max_seq_length or model is needed");
         return;
     }
     append(text, size, "it fits with");
@@ -432,5 +506,6 @@ void memory_advise(const struct memory_job *job, const struct config *c, size_t 
         append(text, size, "%s %s", n == 0 ? "" : n == left - 1 ? " and" : ",", name);
         n++;
     }
-    append(text, size, ", and then needs %s", size_text(needs).text);
+    append(text, size, ", and then needs ");
+    append_need(text, size, lack, room, host);
 }

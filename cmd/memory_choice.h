@@ -9,15 +9,27 @@
 /* Every "auto" becomes what is fastest where memory does not count. */
 void memory_settle(const struct memory_job *job, struct config *c);
 
-/* Every "auto" becomes what is fastest and fits into so many bytes of device memory on every rank;
- * where nothing fits, what takes least. told: a line for each, with its reason. Collective. */
-void memory_choose(const struct memory_job *job, struct config *c, size_t available, char *told,
-                   size_t size);
+/* Bytes that there are for each rank. */
+struct memory_room {
+    size_t device, host;
+};
+/* What a run lacks of them, on the rank that lacks most; below 0: so much is left. */
+struct memory_lack {
+    double device, host;
+};
+/* Collective. */
+struct memory_lack memory_lack(const struct memory_job *job, const struct config *c,
+                               const struct memory_room *room);
+
+/* Every "auto" becomes what is fastest and fits into the memory of device and host on every rank;
+ * where nothing fits, what lacks least. told: a line for each, with its reason. Collective. */
+void memory_choose(const struct memory_job *job, struct config *c, const struct memory_room *room,
+                   char *told, size_t size);
 
 /* For a settled configuration that does not fit, as the end of a sentence: the least change that
  * would, of what was asked for by name too. Collective. */
-void memory_advise(const struct memory_job *job, const struct config *c, size_t available,
-                   char *text, size_t size);
+void memory_advise(const struct memory_job *job, const struct config *c,
+                   const struct memory_room *room, char *text, size_t size);
 
 /* A size as a person reads it. */
 struct size_text {

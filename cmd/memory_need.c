@@ -1,6 +1,8 @@
 #include "cmd/memory_need.h"
 
 #include "cmd/config/engine_settings.h"
+#include "model/plan/plan.h"
+#include "offload/host/memory.h"
 
 struct gpt_size memory_model_size(const struct config *c, int longest)
 {
@@ -55,4 +57,22 @@ struct memory_use memory_need(const struct memory_job *job, const struct config 
     const struct gpt_size size = memory_step_size(job, c);
     const struct engine_config engine = engine_settings(c, NULL);
     return memory_need_held(job, &size, c->do_train ? &engine : NULL);
+}
+
+size_t memory_need_host(const struct memory_job *job, const struct config *c)
+{
+    const struct engine_config engine = engine_settings(c, NULL);
+    if (!c->do_train || job->device->unified)
+        return 0;
+    struct param_table table = gpt_param_table(job->model);
+    const size_t bytes = engine_measure_host(&engine, job->device, &table, comm_rank(job->comm),
+                                             comm_size(job->comm));
+    params_free(&table);
+    return bytes;
+}
+
+size_t memory_of_host(const struct device *device)
+{
+    return device->plan ? (size_t)plan_machine(device->plan)->host_memory_bytes
+                        : host_memory_limit("");
 }

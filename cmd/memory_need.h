@@ -26,7 +26,12 @@ struct memory_use memory_need(const struct memory_job *job, const struct config 
 /* The same of a model that is held so. engine: NULL where nothing is trained */
 struct memory_use memory_need_held(const struct memory_job *job, const struct gpt_size *size,
                                    const struct engine_config *engine);
-/* The part of it that is left free for what operators take when they first run. */
+/* The host memory of this rank that a device with memory of its own takes besides, at most: state
+ * of the optimizer, and what crosses. 0 where the device's memory is the host's. */
+size_t memory_need_host(const struct memory_job *job, const struct config *c);
+/* Of the whole host of a device. */
+size_t memory_of_host(const struct device *device);
+/* The part of memory_need that is left free for what operators take when they first run. */
 size_t memory_scratch(const struct memory_job *job, const struct gpt_size *size);
 
 #endif

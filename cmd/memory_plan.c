@@ -2,10 +2,9 @@
 
 #include "cmd/memory_choice.h"
 #include "data/log.h"
-#include "model/plan/plan.h"
 
+#include <stdio.h>
 #include <string.h>
-#include <unistd.h>
 
 static struct memory_job job_of(const struct run *run, int longest)
 {
@@ -40,16 +39,26 @@ static void print_table(const struct run *run)
     print_row("free", run->memory_available - memory_total(use));
 }
 
+/* A part of the sentence, in the order of what lacks; or nothing. */
+static void name_lack(char *text, size_t size, const char *memory, double lack, size_t room)
+{
+    const size_t n = strlen(text);
+    if (lack > 0)
+        snprintf(text + n, size - n, "%s%s of %s memory, %s more than there is (%s)",
+                 n > 0 ? ", and " : "", size_text((double)room + lack).text, memory,
+                 size_text(lack).text, size_text((double)room).text);
+}
+
 /* Of the rank that lacks the most. */
-static bool will_not_fit(const struct run *run, int longest, double lacks, size_t available,
-                         struct zf_error *err)
+static bool will_not_fit(const struct run *run, int longest, struct memory_lack lack,
+                         const struct memory_room *room, struct zf_error *err)
 {
     const struct memory_job job = job_of(run, longest);
-    char advice[700];
-    memory_advise(&job, run->config, available, advice, sizeof advice);
-    return zf_fail(err, "this run needs %s of %s memory, %s more than there is (%s): %s",
-                   size_text((double)available + lacks).text, memory_name(run),
-                   size_text(lacks).text, size_text((double)available).text, advice);
+    char advice[700], lacks[300] = "";
+    memory_advise(&job, run->config, room, advice, sizeof advice);
+    name_lack(lacks, sizeof lacks, memory_name(run), lack.device, room->device);
+    name_lack(lacks, sizeof lacks, "host", lack.host, room->host);
+    return zf_fail(err, "this run needs %s: %s", lacks, advice);
 }
 
 int memory_sharers(const struct comm *comm)
@@ -59,22 +68,24 @@ int memory_sharers(const struct comm *comm)
 }
 
 /* To each rank. */
-static size_t available_bytes(const struct run *run)
+static struct memory_room room_of(const struct run *run)
 {
     const struct device *d = run->device;
-    int sharing = d->unified ? comm_local_size(run->comm) : d->plan ? 1 : memory_sharers(run->comm);
-    return d->free_bytes() / (size_t)sharing;
+    const int local = comm_local_size(run->comm);
+    const int sharing = d->unified ? local : d->plan ? 1 : memory_sharers(run->comm);
+    return (struct memory_room){d->free_bytes() / (size_t)sharing,
+                                memory_of_host(d) / (size_t)local};
 }
 
 /* What is left to "auto" is settled, and said. */
-static void choose(struct run *run, int longest, size_t available)
+static void choose(struct run *run, int longest, const struct memory_room *room)
 {
     const struct memory_job job = job_of(run, longest);
     char told[1200] = "";
     if (run->device->unified)
         memory_settle(&job, run->config);
     else
-        memory_choose(&job, run->config, available, told, sizeof told);
+        memory_choose(&job, run->config, room, told, sizeof told);
     for (const char *line = told; *line; line += strcspn(line, "\n") + 1)
         log_info("%.*s", (int)strcspn(line, "\n"), line);
 }
@@ -92,48 +103,44 @@ static void warn_of_slots(const struct run *run)
 bool memory_plan(struct run *run, int longest, struct zf_error *err)
 {
     const struct memory_job job = job_of(run, longest);
+    const struct memory_room room = room_of(run);
     struct device *d = run->device;
-    size_t available = available_bytes(run);
-    choose(run, longest, available);
+    choose(run, longest, &room);
     warn_of_slots(run);
     run->size = memory_step_size(&job, run->config);
-    struct memory_use use = memory_need(&job, run->config);
-    size_t needed = memory_total(&use);
-    double lacks = comm_max(run->comm, (double)needed - (double)available);
-    bool ok = lacks <= 0 || will_not_fit(run, longest, lacks, available, err);
+    run->memory = memory_need(&job, run->config);
+    const size_t needed = memory_total(&run->memory);
+    const struct memory_lack lack = memory_lack(&job, run->config, &room);
+    bool ok = (lack.device <= 0 && lack.host <= 0) || will_not_fit(run, longest, lack, &room, err);
+    run->memory_available = room.device;
     /* What a plan would take is told all the same; the host's memory is taken as it is needed. */
     if (!ok && (d->plan || d->unified)) {
         log_warn("%s", err->text);
-        available = needed > available ? needed : available;
+        run->memory_available = needed > room.device ? needed : room.device;
         ok = true;
     }
     /* ranks on the same device: nobody takes memory before all have seen how much there is */
     if (!comm_all_ok(run->comm, ok, err))
         return false;
-    run->memory = use;
-    run->memory_available = available;
     if (!d->unified)
         print_table(run);
-    size_t placed = needed - use.collectives - memory_scratch(&job, &run->size);
+    size_t placed = needed - run->memory.collectives - memory_scratch(&job, &run->size);
     return comm_all_ok(run->comm, d->reserve(placed, err), err);
-}
-
-/* Of the whole host. */
-static size_t host_bytes(const struct run *run)
-{
-    return run->device->plan ? (size_t)plan_machine(run->device->plan)->host_memory_bytes
-                             : (size_t)sysconf(_SC_PHYS_PAGES) * (size_t)sysconf(_SC_PAGESIZE);
 }
 
 static void print_host_memory(const struct run *run)
 {
-    const size_t state = engine_memory(run->engine).host, all = host_bytes(run);
+    const struct engine_memory engine = engine_memory(run->engine);
+    const size_t all = memory_of_host(run->device), ranks = (size_t)comm_local_size(run->comm);
     const bool unified = run->device->unified;
-    const size_t each = state + (unified ? memory_total(&run->memory) : 0);
-    const size_t ranks = (size_t)comm_local_size(run->comm);
-    log_info("host memory of each rank: %s of optimizer state and exchange%s; of %zu rank(s) on a "
-             "host %s, where there are %s%s",
-             size_text((double)state).text, unified ? " beside these" : "", ranks,
+    const size_t each = engine.host_most + (unified ? memory_total(&run->memory) : 0);
+    char most[80] = "";
+    if (engine.host < engine.host_most)
+        snprintf(most, sizeof most, ", %s where windows are shorter",
+                 size_text((double)engine.host_most).text);
+    log_info("host memory of each rank: %s of optimizer state and exchange%s%s; of %zu rank(s) on "
+             "a host %s, where there are %s%s",
+             size_text((double)engine.host).text, unified ? " beside these" : "", most, ranks,
              size_text((double)(each * ranks)).text, size_text((double)all).text,
              each <= all / ranks ? "" : ": IT DOES NOT FIT");
 }

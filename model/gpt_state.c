@@ -402,7 +402,7 @@ void gpt_size_for_step(struct device *device, const struct gpt_config *config,
 static void create_inputs(struct gpt *m)
 {
     struct device *d = m->device;
-    m->upload = d->stream_create();
+    m->upload = d->stream_create(STREAM_BEHIND);
     for (int i = 0; i <= m->size.micro_batches; i++) {
         m->inputs[i].host = d->allocate_host(gpt_input_ints(m) * sizeof(int));
         m->inputs[i].filled = d->event_create();

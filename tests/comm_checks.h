@@ -21,7 +21,7 @@ struct arrays {
 
 static struct arrays arrays_create(size_t n)
 {
-    struct arrays a = {.n = n, .stream = device->stream_create()};
+    struct arrays a = {.n = n, .stream = device->stream_create(STREAM_BEHIND)};
     a.host = device->allocate_host(n * sizeof(float));
     a.expected = zf_malloc(n * sizeof(float));
     a.data = device->allocate(n * sizeof(float));
@@ -156,7 +156,7 @@ static void check_all_gather(size_t n, bool in_place)
     struct comm_shares shares[ARRAYS];
     struct arrays a[ARRAYS];
     struct comm_share *parts[] = {make_shares(evenly(n), true), make_shares(evenly(n), false)};
-    struct stream *stream = device->stream_create();
+    struct stream *stream = device->stream_create(STREAM_BEHIND);
     for (int k = 0; k < ARRAYS; k++) {
         a[k] = arrays_create(evenly(n));
         device->stream_destroy(a[k].stream);
@@ -175,7 +175,7 @@ static void check_all_gather(size_t n, bool in_place)
     for (int k = 0; k < ARRAYS; k++) {
         if (size > 1)
             check_values(&a[k], shares[k].data);
-        a[k].stream = device->stream_create();
+        a[k].stream = device->stream_create(STREAM_BEHIND);
         arrays_destroy(&a[k]);
         free(parts[k]);
     }
@@ -190,7 +190,7 @@ static void check_two_streams(size_t n)
     enum { LAYERS = 5 };
     int owner[LAYERS];
     struct arrays layers[LAYERS];
-    struct stream *side = device->stream_create();
+    struct stream *side = device->stream_create(STREAM_BEHIND);
     struct event *ready = device->event_create(), *done = device->event_create();
     for (int l = 0; l < LAYERS; l++) {
         owner[l] = l % comm_size(world);
@@ -220,7 +220,7 @@ static void check_two_streams(size_t n)
         if (owner[l] == comm_rank(world))
             check_values(&layers[l], layers[l].data);
     for (int l = 0; l < LAYERS; l++) {
-        layers[l].stream = device->stream_create();
+        layers[l].stream = device->stream_create(STREAM_BEHIND);
         arrays_destroy(&layers[l]);
     }
     device->event_destroy(ready);

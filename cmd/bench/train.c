@@ -152,7 +152,7 @@ static void print_result(const struct table *t, const struct train_result *r)
         print_lack(r);
     else if (!r->planned)
         printf("%8.4f %8.4f", r->loss_before, r->loss_after);
-    if (r->planned && (double)r->memory.host * t->ranks_of_host > t->host_memory)
+    if (r->planned && (double)r->memory.host_most * t->ranks_of_host > t->host_memory)
         printf("%sdoes not fit on its host, which has %.0f GB", r->fits ? "" : "; ",
                t->host_memory / GIGABYTE);
     putchar('\n');
@@ -209,11 +209,14 @@ static json_t *describe_result(const struct table *t, const struct train_result 
 static void settle(const struct train_job *job, struct config *c)
 {
     const struct memory_job memory = {job->device, job->comm, &job->config, job->data.max_length};
+    const struct memory_room room = {job->device->free_bytes(),
+                                     memory_of_host(job->device) /
+                                         (size_t)comm_local_size(job->comm)};
     char told[1200] = "";
     if (job->device->unified)
         memory_settle(&memory, c);
     else
-        memory_choose(&memory, c, job->device->free_bytes(), told, sizeof told);
+        memory_choose(&memory, c, &room, told, sizeof told);
     if (comm_rank(job->comm) == 0 && *told) {
         live_give_way();
         fputs(told, stdout);

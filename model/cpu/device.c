@@ -38,8 +38,9 @@ static size_t free_bytes(void)
     return (size_t)sysconf(_SC_AVPHYS_PAGES) * (size_t)sysconf(_SC_PAGESIZE);
 }
 
-static struct stream *stream_create(void)
+static struct stream *stream_create(enum stream_priority priority)
 {
+    (void)priority;
     return zf_calloc(1, sizeof(struct stream));
 }
 
@@ -131,6 +132,7 @@ struct device *device_cpu(int n_threads)
         .release = free,
         .free_bytes = free_bytes,
         .allocate_host = cpu_allocate,
+        .allocate_host_later = cpu_allocate,
         .release_host = free,
         .stream_create = stream_create,
         .stream_destroy = stream_destroy,

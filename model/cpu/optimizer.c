@@ -44,13 +44,12 @@ static struct adamw rule_at(const struct adamw *rule, uint32_t update, int decay
     return at;
 }
 
-/* index: of the update */
-static void update_channel(const struct matrix_rows *m, const struct channel_update *u, int index,
+static void update_channel(const struct matrix_rows *m, const struct channel_update *u,
                            enum row_source source, const struct adamw *rule, float scale, bool bf16)
 {
     const size_t cols = (size_t)m->cols, at = (size_t)u->row * cols;
     const size_t waiting = (size_t)u->slot * cols;
-    const size_t state = m->visiting ? (size_t)index * cols : waiting;
+    const size_t state = m->visiting ? u->visit : waiting;
     const float *gradient = source == ROWS_GRADIENT ? m->waiting + waiting : m->window + at;
     float *value = (float *)m->values + at, *own = m->master ? m->master + state : value;
     adamw_range(own, m->m + state, m->v + state, gradient, cols, rule, scale);
@@ -84,7 +83,7 @@ void cpu_adamw_rows(struct stream *s, const struct matrix_batch *batch,
             decays = m->decays;
             now = rule_at(rule, update, decays);
         }
-        update_channel(m, &updates[i], i, source, &now, *gradient_scale, bf16);
+        update_channel(m, &updates[i], source, &now, *gradient_scale, bf16);
     }
 }
 

@@ -3,9 +3,11 @@
 #include "model/cuda/cuda.cuh"
 #include "model/cuda/cuda_ops.h"
 #include "model/cuda/matmul.cuh"
+#include "model/cuda/pinning.cuh"
 
 extern "C" {
 #include "data/alloc.h"
+#include "model/device/numa.h"
 }
 
 #include <stdio.h>
@@ -32,6 +34,8 @@ static struct {
     struct device device;
     struct stream compute;
     int ordinal, multiprocessors;
+    char address[32]; /* on the PCI bus */
+    int node;         /* of the host's memory that is near it, or -1 */
     struct cudaDeviceProp properties;
     int least_priority, greatest_priority;
     struct slot slots[N_SLOTS];
@@ -124,10 +128,15 @@ static void memory_release(void *memory)
     cuda.arena_bytes = cuda.arena_used = 0;
 }
 
+/* Its pages are the ones that this thread would get. */
 static void *host_allocate(size_t bytes)
 {
     void *memory;
+    if (cuda.node >= 0)
+        numa_prefer_here(cuda.node);
     cudaError_t code = cudaMallocHost(&memory, bytes ? bytes : 1);
+    if (cuda.node >= 0)
+        numa_prefer_here(-1);
     if (code == cudaErrorMemoryAllocation) {
         fprintf(stderr,
                 "zf-train: out of memory: %zu bytes of pinned host memory could not be "
@@ -139,9 +148,19 @@ static void *host_allocate(size_t bytes)
     return memory;
 }
 
+static void *host_allocate_later(size_t bytes)
+{
+    void *memory = pinning_allocate(bytes, cuda.ordinal, cuda.node);
+    if (memory)
+        return memory;
+    fprintf(stderr, "zf-train: out of memory: %zu bytes of host memory could not be allocated\n",
+            bytes);
+    exit(1);
+}
+
 static void host_release(void *memory)
 {
-    if (memory)
+    if (memory && !pinning_release(memory))
         check_cuda(cudaFreeHost(memory));
 }
 
@@ -169,12 +188,16 @@ static void open_stream(struct stream *s, int priority)
     s->scratch_bytes = 0;
 }
 
-/* Blocks of the compute stream's kernels go first where both could run, so that the kernels of
- * transfers take what forward and backward leave. */
-static struct stream *stream_create(void)
+/* Between those of collectives and of all else. Lower numbers go first. */
+static int compute_priority(void)
+{
+    return (cuda.greatest_priority + cuda.least_priority) / 2;
+}
+
+static struct stream *stream_create(enum stream_priority priority)
 {
     struct stream *s = (struct stream *)zf_malloc(sizeof *s);
-    open_stream(s, cuda.least_priority);
+    open_stream(s, priority == STREAM_FIRST ? cuda.greatest_priority : cuda.least_priority);
     return s;
 }
 
@@ -287,17 +310,26 @@ static void upload(struct stream *s, char *dst, const char *src, size_t bytes)
     }
 }
 
-static void copy(struct stream *s, void *dst, const void *src, size_t bytes)
+static void copy_part(struct stream *s, char *dst, const char *src, size_t bytes)
 {
-    if (bytes == 0)
-        return;
     if (memory_type(src) == cudaMemoryTypeUnregistered) {
-        upload(s, (char *)dst, (const char *)src, bytes);
+        upload(s, dst, src, bytes);
         return;
     }
     check_cuda(cudaMemcpyAsync(dst, src, bytes, cudaMemcpyDefault, s->cuda));
     if (memory_type(dst) == cudaMemoryTypeUnregistered)
         stream_wait(s);
+}
+
+/* What is pinned by and by is copied in pieces of it: no copy may go from one to the next. */
+static void copy(struct stream *s, void *dst, const void *src, size_t bytes)
+{
+    for (size_t at = 0, part; at < bytes; at += part) {
+        char *to = (char *)dst + at;
+        const char *from = (const char *)src + at;
+        part = pinning_await(to, pinning_await(from, bytes - at));
+        copy_part(s, to, from, part);
+    }
 }
 
 static void zero(struct stream *s, void *dst, size_t bytes)
@@ -364,6 +396,8 @@ static void fill_device(struct device *d)
     d->multiprocessors = cuda.multiprocessors;
 #ifdef ZF_CUDA_EMULATED
     d->emulated = true;
+#else
+    d->address = cuda.address;
 #endif
     d->ops = &cuda_ops;
     d->row_ops = &cuda_row_ops;
@@ -377,6 +411,7 @@ static void fill_device(struct device *d)
     d->release = memory_release;
     d->free_bytes = memory_free_bytes;
     d->allocate_host = host_allocate;
+    d->allocate_host_later = host_allocate_later;
     d->release_host = host_release;
     d->stream_create = stream_create;
     d->stream_destroy = stream_destroy;
@@ -417,8 +452,10 @@ struct device *device_cuda(int ordinal, struct zf_error *err)
         cudaDeviceGetAttribute(&cuda.multiprocessors, cudaDevAttrMultiProcessorCount, ordinal));
     check_cuda(cudaGetDeviceProperties(&cuda.properties, ordinal));
     check_cuda(cudaDeviceGetStreamPriorityRange(&cuda.least_priority, &cuda.greatest_priority));
-    open_stream(&cuda.compute, cuda.greatest_priority);
+    open_stream(&cuda.compute, compute_priority());
+    check_cuda(cudaDeviceGetPCIBusId(cuda.address, sizeof cuda.address, ordinal));
     fill_device(&cuda.device);
+    cuda.node = cuda.device.address ? numa_node_of_pci("", cuda.device.address) : -1;
     return &cuda.device;
 }
 

@@ -87,7 +87,7 @@ __global__ static void __launch_bounds__(ADAMW_BLOCK)
     const float rsqrt_correction2 = 1 / sqrtf(bias_correction[1]);
     const int cols = matrix.cols;
     const size_t at = (size_t)u.row * cols, waiting = (size_t)u.slot * cols;
-    const size_t state = matrix.visiting ? (size_t)blockIdx.x * cols : waiting;
+    const size_t state = matrix.visiting ? u.visit : waiting;
     const float *gradient = source == ROWS_GRADIENT ? matrix.waiting + waiting : matrix.window + at;
     bf16 *param = matrix.streams ? NULL : (bf16 *)matrix.values + at;
     float *master = matrix.master + state, *m = matrix.m + state, *v = matrix.v + state;

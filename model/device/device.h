@@ -17,6 +17,13 @@ struct plan;
 struct stream;
 struct event;
 
+/* Whose kernels a GPU runs first, where several streams have some that could run: device->compute
+ * stands between the two. */
+enum stream_priority {
+    STREAM_FIRST,  /* collectives, which all ranks wait for */
+    STREAM_BEHIND, /* what forward and backward leave */
+};
+
 struct device {
     const char *name;              /* "cpu", "cuda" */
     const struct ops *ops;         /* of models (model/device/ops.h) */
@@ -33,6 +40,7 @@ struct device {
     /* of a GPU that computes */
     const char *model;   /* what it calls itself; else NULL */
     int multiprocessors; /* else 0 */
+    const char *address; /* on the PCI bus, "0000:3b:00.0"; else NULL */
     bool emulated;       /* the host stands for it: what it takes means nothing */
 
     /* Takes device memory of so many bytes in one piece, which allocate() then hands out until all
@@ -47,9 +55,13 @@ struct device {
     void (*release)(void *memory);
     size_t (*free_bytes)(void);           /* of device memory, as of now */
     void *(*allocate_host)(size_t bytes); /* host memory that copies to and from at full speed */
-    void (*release_host)(void *memory);
+    /* The same, for large arrays: it is pinned piece by piece, while the host goes on. Copies to
+     * and from it wait for the pieces that they need, and for no others. Operators neither read
+     * nor write it. */
+    void *(*allocate_host_later)(size_t bytes);
+    void (*release_host)(void *memory); /* of either */
 
-    struct stream *(*stream_create)(void);
+    struct stream *(*stream_create)(enum stream_priority priority);
     void (*stream_destroy)(struct stream *stream);
     void (*stream_wait)(struct stream *stream); /* the host waits until the stream is empty */
     struct event *(*event_create)(void);

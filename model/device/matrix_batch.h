@@ -32,8 +32,8 @@ struct matrix_rows {
                                    allocate_host */
     void *staged;               /* (n_rows, cols) gradients leave into it; the same */
     float *master, *m, *v;      /* (slots, cols) state of AdamW, a row for each slot, or if
-                                   `visiting` for each update in their order; master NULL: `values`
-                                   is the fp32 master */
+                                   `visiting` where each update says; master NULL: `values` is the
+                                   fp32 master */
     int n_rows, cols;
     size_t packed;           /* where its rows begin among its layer's packed ones, in elements */
     struct matrix_part part; /* which rows they are, for their groups */
@@ -59,6 +59,7 @@ struct channel_update {
     int slot;         /* where its state is */
     int row;          /* where its value is */
     uint32_t updates; /* how many it has had */
+    uint32_t visit;   /* where its state is, in elements, if its matrix is `visiting` */
 };
 
 /* Sets first_piece and first_norm_piece of a table's matrices. */

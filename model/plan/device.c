@@ -45,10 +45,10 @@ static size_t free_bytes(void)
 
 /* ---- streams and events ---- */
 
-static struct stream *stream_create(void)
+static struct stream *stream_create(enum stream_priority priority)
 {
     struct stream *s = zf_malloc(sizeof *s);
-    *s = (struct stream){the_plan, sim_lane(the_plan->sim)};
+    *s = (struct stream){the_plan, sim_lane(the_plan->sim), priority < STREAM_BEHIND};
     return s;
 }
 
@@ -195,6 +195,7 @@ static void describe(struct plan *p)
         .release = give_back,
         .free_bytes = free_bytes,
         .allocate_host = allocate_host,
+        .allocate_host_later = allocate_host,
         .release_host = give_back,
         .stream_create = stream_create,
         .stream_destroy = stream_destroy,
@@ -231,7 +232,7 @@ struct device *device_plan_create(const struct machine *machine, int ranks,
     p->sim = sim_create();
     for (int i = 0; i < PLAN_RESOURCES; i++)
         sim_resource(p->sim);
-    p->compute = (struct stream){p, sim_lane(p->sim)};
+    p->compute = (struct stream){p, sim_lane(p->sim), false};
     p->host_lane = sim_lane(p->sim);
     describe(p);
     clock_replace(now, p->sim);

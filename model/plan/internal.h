@@ -20,6 +20,7 @@ enum plan_resource {
 struct stream {
     struct plan *plan;
     int lane;
+    bool ahead; /* of the compute stream */
 };
 
 struct event {

@@ -32,7 +32,8 @@ struct sim_work {
     struct sim_use uses[SIM_USES];
     int n_uses;
     bool first; /* takes what it can use before operations without this share what is left: a kernel
-                   that holds its multiprocessors, a copy engine */
+                   that holds its multiprocessors or is of a stream of higher priority, a copy
+                   engine */
 };
 
 /* An operation by its number, in the order in which they were queued; 0: none, which has ended. */

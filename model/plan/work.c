@@ -72,7 +72,7 @@ void plan_operate(struct stream *s, const char *name, const char *what, struct o
 {
     const struct plan *p = s->plan;
     const struct machine *m = &p->machine;
-    struct sim_work w = {.latency = m->latency};
+    struct sim_work w = {.latency = m->latency, .first = s->ahead};
     double memory = cost.bytes / m->memory_rate;
     if (m->is_cpu) {
         w = cpu_work(p, cpu_seconds(m, name, drops, cost), cost.bytes);

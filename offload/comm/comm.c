@@ -5,6 +5,7 @@
 #include "offload/host/cores.h"
 
 #include <stdlib.h>
+#include <string.h>
 
 /* Launchers announce themselves in the environment: Open MPI's and PRRTE's mpirun, Slurm's srun
  * with PMIx or PMI2, Hydra. */
@@ -34,19 +35,34 @@ struct comm *comm_create_planned(int ranks, int ranks_per_host)
     return c;
 }
 
-/* Counts the ranks on this machine whose affinity mask is this rank's. */
-static void find_core_sharers(struct comm *c, MPI_Comm node)
+/* What ranks tell each other of their cores. */
+struct core_peer {
+    cpu_set_t cores;
+    int key;
+};
+
+/* Counts the ranks on this machine whose affinity mask and key are this rank's. */
+static void find_peers(const struct comm *c, MPI_Comm node, int key, int *rank, int *size)
 {
-    cpu_set_t mine, *all = zf_malloc(sizeof mine * (size_t)c->local_size);
-    cpu_cores_allowed(&mine, sizeof mine);
+    struct core_peer mine, *all = zf_malloc(sizeof mine * (size_t)c->local_size);
+    memset(&mine, 0, sizeof mine);
+    mine.key = key;
+    cpu_cores_allowed(&mine.cores, sizeof mine.cores);
     check_mpi(MPI_Allgather(&mine, sizeof mine, MPI_BYTE, all, sizeof mine, MPI_BYTE, node));
-    c->core_size = 0;
+    *size = 0;
     for (int r = 0; r < c->local_size; r++) {
         if (r == c->local_rank)
-            c->core_rank = c->core_size;
-        c->core_size += CPU_EQUAL(&mine, &all[r]) != 0;
+            *rank = *size;
+        *size += CPU_EQUAL(&mine.cores, &all[r].cores) && all[r].key == key;
     }
     free(all);
+}
+
+static MPI_Comm ranks_of_machine(void)
+{
+    MPI_Comm node;
+    check_mpi(MPI_Comm_split_type(MPI_COMM_WORLD, MPI_COMM_TYPE_SHARED, 0, MPI_INFO_NULL, &node));
+    return node;
 }
 
 struct comm *comm_create(void)
@@ -56,15 +72,14 @@ struct comm *comm_create(void)
         return c;
     c->alone = false;
     int provided;
-    MPI_Comm node;
     check_mpi(MPI_Init_thread(NULL, NULL, MPI_THREAD_FUNNELED, &provided));
     check_mpi(MPI_Comm_set_errhandler(MPI_COMM_WORLD, MPI_ERRORS_RETURN));
     check_mpi(MPI_Comm_rank(MPI_COMM_WORLD, &c->rank));
     check_mpi(MPI_Comm_size(MPI_COMM_WORLD, &c->size));
-    check_mpi(MPI_Comm_split_type(MPI_COMM_WORLD, MPI_COMM_TYPE_SHARED, 0, MPI_INFO_NULL, &node));
+    MPI_Comm node = ranks_of_machine();
     check_mpi(MPI_Comm_rank(node, &c->local_rank));
     check_mpi(MPI_Comm_size(node, &c->local_size));
-    find_core_sharers(c, node);
+    find_peers(c, node, 0, &c->core_rank, &c->core_size);
     check_mpi(MPI_Comm_free(&node));
     return c;
 }
@@ -105,6 +120,17 @@ int comm_core_rank(const struct comm *c)
 int comm_core_size(const struct comm *c)
 {
     return c->core_size;
+}
+
+void comm_core_peers(struct comm *c, int key, int *rank, int *size)
+{
+    *rank = c->core_rank;
+    *size = c->core_size;
+    if (c->alone)
+        return;
+    MPI_Comm node = ranks_of_machine();
+    find_peers(c, node, key, rank, size);
+    check_mpi(MPI_Comm_free(&node));
 }
 
 int comm_core_threads(const struct comm *c)

@@ -38,6 +38,8 @@ int comm_local_size(const struct comm *c);
  * bound each to cores of its own. */
 int comm_core_rank(const struct comm *c);
 int comm_core_size(const struct comm *c);
+/* Of those, among the ranks that give the same key. Collective. */
+void comm_core_peers(struct comm *c, int key, int *rank, int *size);
 /* Threads for this rank: OMP_NUM_THREADS, else its share of those cores. */
 int comm_core_threads(const struct comm *c);
 

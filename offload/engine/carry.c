@@ -166,9 +166,9 @@ static void copy_on_host(struct engine *e, const struct carried_piece *p, bool t
         const struct carried_row *r = &p->rows[i];
         const struct matrix *m = &e->matrices[r->matrix];
         if (to_host)
-            state_write_row(e, m, r->row, p->state + r->at);
+            state_write_row(e, m, r->row, p->state + r->at, (size_t)m->cols);
         else
-            state_read_row(e, m, r->row, p->state + r->at);
+            state_read_row(e, m, r->row, p->state + r->at, (size_t)m->cols);
     }
 }
 

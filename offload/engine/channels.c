@@ -17,19 +17,18 @@ void channels_update(struct engine *e, enum row_source source, float lr, const f
 {
     const struct update_list *l = &e->list;
     const struct adamw rule = channels_rule(e, lr);
-    /* Matrices whose state only visits the device share the memory for it. */
-    const int step = e->config.offload_important ? 1 : e->n_matrices;
-    for (int i = 0; i < e->n_matrices; i += step) {
-        struct matrix *m = &e->matrices[i];
-        const int most = state_most_visitors(e, m), end = l->first[i + step];
-        for (int first = l->first[i], n; first < end; first += n) {
-            n = end - first < most ? end - first : most;
-            state_visit(e, m, l->host + first, n, true, report);
-            e->device->row_ops->adamw_rows(e->device->compute, &e->batches.all, l->device + first,
-                                           n, source, &rule, factor, e->config.bf16);
-            state_visit(e, m, l->host + first, n, false, report);
-        }
+    const int n_visits = e->visits.n;
+    for (int visit = 0, first = 0; visit < n_visits || visit == 0; visit++) {
+        const int end = n_visits > 0 ? visits_end(e, visit) : l->n;
+        if (n_visits > 0)
+            visits_come(e, visit, report);
+        e->device->row_ops->adamw_rows(e->device->compute, &e->batches.all, l->device + first,
+                                       end - first, source, &rule, factor, e->config.bf16);
+        if (n_visits > 0)
+            visits_leave(e, visit, report);
+        first = end;
     }
+    visits_land(e);
 }
 
 void channels_count_updates(struct engine *e)

@@ -42,6 +42,7 @@ static void place_device_memory(struct engine *e)
     sharing_place(e);
     state_place(e);
     carry_place(e);
+    visits_place(e);
     table_place(e);
     windows_place(e);
     exchange_place(e);
@@ -104,19 +105,37 @@ void engine_forget(struct engine *e)
     parameters_forget(e);
 }
 
-void engine_measure(const struct engine_config *config, struct device *device,
-                    const struct param_table *table, int rank, int ranks, struct memory_use *use)
+/* An engine that only measures: its matrices are to be freed. */
+static struct engine measured(const struct engine_config *config, struct device *device,
+                              const struct param_table *table, int rank, int ranks)
 {
-    struct engine e = {.config = *config, .arena = {.use = *use}, .dtype = device->dtype};
+    struct engine e = {.config = *config, .dtype = device->dtype};
     e.device = device;
     e.table = table;
     e.rank = rank;
     e.ranks = ranks;
     describe_matrices(&e);
+    return e;
+}
+
+void engine_measure(const struct engine_config *config, struct device *device,
+                    const struct param_table *table, int rank, int ranks, struct memory_use *use)
+{
+    struct engine e = measured(config, device, table, rank, ranks);
+    e.arena.use = *use;
     place_device_memory(&e);
     *use = e.arena.use;
     state_free_slots(&e);
     free(e.matrices);
+}
+
+size_t engine_measure_host(const struct engine_config *config, struct device *device,
+                           const struct param_table *table, int rank, int ranks)
+{
+    struct engine e = measured(config, device, table, rank, ranks);
+    const size_t bytes = host_held(&e) + exchange_most_bytes(&e);
+    free(e.matrices);
+    return bytes;
 }
 
 struct engine *engine_create(const struct engine_config *config, struct device *device,
@@ -184,6 +203,7 @@ void engine_destroy(struct engine *e)
     norms_release(e);
     state_release(e);
     carry_release(e);
+    visits_release(e);
     table_release(e);
     selection_release(e);
     sharing_release(e);
@@ -195,11 +215,8 @@ void engine_destroy(struct engine *e)
 
 struct engine_memory engine_memory(const struct engine *e)
 {
-    size_t counts = e->n_channels * sizeof *e->host.updates;
-    counts += e->host.norms ? 2 * e->n_channels * sizeof *e->host.norms : 0;
-    const size_t pinned = e->host.pinned ? e->host.elements * dtype_size(exchange_dtype(e)) : 0;
-    return (struct engine_memory){.host = e->host.state_bytes + pinned + e->exchange.bytes +
-                                          e->host.staged_bytes + counts,
+    return (struct engine_memory){.host = host_held(e) + e->exchange.bytes,
+                                  .host_most = host_held(e) + exchange_most_bytes(e),
                                   .device = memory_total(&e->arena.use),
                                   .host_elements = e->host.elements};
 }

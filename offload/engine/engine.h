@@ -179,10 +179,14 @@ bool engine_load(struct engine *e, const char *directory, struct zf_error *err);
  * wait for the clipping factor. */
 void engine_measure(const struct engine_config *config, struct device *device,
                     const struct param_table *table, int rank, int ranks, struct memory_use *use);
+/* The host memory that it will hold there in any step, at most: engine_memory's host_most. */
+size_t engine_measure_host(const struct engine_config *config, struct device *device,
+                           const struct param_table *table, int rank, int ranks);
 
 /* Bytes of host and device memory that the engine holds on this rank. */
 struct engine_memory {
     size_t host, device;
+    size_t host_most;     /* in any step: warm-up rounds and short windows take more of it */
     size_t host_elements; /* parameters whose state lives on the host */
 };
 struct engine_memory engine_memory(const struct engine *e);

@@ -23,11 +23,6 @@ static size_t aligned(size_t elements)
     return (elements + 7) / 8 * 8;
 }
 
-bool exchange_copies(const struct engine *e)
-{
-    return !e->config.zero_copy && !e->device->unified;
-}
-
 /* ---- how much there is of it ---- */
 
 /* Elements of a matrix's owned rows in one of so many groups: of that group; or in any of them, at
@@ -80,7 +75,7 @@ static size_t ring_elements(const struct engine *e, int interval, int lag)
 }
 
 /* Of the schedules that may come: warm-up rounds are windows of one step, all channels at once;
- * update_interval "auto" may choose any windows that are not shorter than the lag. */
+ * update_interval "auto" and "keep_up" may choose any windows that are not shorter than the lag. */
 static size_t most_elements(const struct engine *e)
 {
     const int lag = e->config.apply_lag, first = lag > 1 ? lag : 1;
@@ -92,6 +87,11 @@ static size_t most_elements(const struct engine *e)
         most = n > most ? n : most;
     }
     return most;
+}
+
+size_t exchange_most_bytes(const struct engine *e)
+{
+    return most_elements(e) * dtype_size(exchange_dtype(e));
 }
 
 /* ---- memory ---- */
@@ -125,10 +125,7 @@ void exchange_place(struct engine *e)
 void exchange_create(struct engine *e)
 {
     struct exchange *x = &e->exchange;
-    const size_t n_layers = (size_t)e->table->n_layers, elements = most_elements(e);
-    x->bytes = elements * dtype_size(exchange_dtype(e));
-    if (e->host.elements > 0)
-        x->memory = e->device->allocate_host(x->bytes);
+    const size_t n_layers = (size_t)e->table->n_layers;
     x->layer = zf_calloc(n_layers + 1, sizeof *x->layer);
     x->first_piece = zf_calloc(n_layers + 1, sizeof *x->first_piece);
     x->regions = zf_calloc(ENGINE_MAX_INTERVAL, sizeof *x->regions);
@@ -201,14 +198,30 @@ static int cut_layer(struct engine *e, int layer, int n)
     return n;
 }
 
-/* Regions, which are free, as many as there is room for. */
+/* As much memory as the windows in force need. What there was goes first, so that there is never
+ * more than the greater of the two. */
+static void make_memory(struct engine *e)
+{
+    struct exchange *x = &e->exchange;
+    const size_t bytes =
+        ring_elements(e, e->windows.interval, e->windows.lag) * dtype_size(exchange_dtype(e));
+    if (bytes == x->bytes)
+        return;
+    if (x->memory) {
+        streams_wait(e); /* what has arrived may be on its way out of it */
+        e->device->release_host(x->memory);
+    }
+    x->memory = bytes > 0 ? allocate_crossed(e, bytes) : NULL;
+    x->bytes = bytes;
+}
+
+/* Regions, which are free. */
 static void make_regions(struct engine *e)
 {
     struct exchange *x = &e->exchange;
-    const int n_layers = e->table->n_layers, interval = e->windows.interval;
-    const size_t bytes = x->region_elements * dtype_size(exchange_dtype(e));
-    const size_t room = bytes > 0 ? x->bytes / bytes : 0;
-    x->n_regions = room < (size_t)interval ? (int)room : interval;
+    const int n_layers = e->table->n_layers;
+    x->n_regions =
+        x->region_elements > 0 ? most_in_flight(e, e->windows.interval, e->windows.lag) : 0;
     x->next = 0;
     for (int r = 0; r < x->n_regions; r++) {
         struct region *region = &x->regions[r];
@@ -226,6 +239,7 @@ void exchange_lay_out(struct engine *e)
     struct exchange *x = &e->exchange;
     int n = 0;
     lay_out_region(e);
+    make_memory(e);
     for (int layer = 0; layer < e->table->n_layers; layer++) {
         x->first_piece[layer] = n;
         n = cut_layer(e, layer, n);
@@ -256,27 +270,15 @@ void exchange_take_region(struct engine *e, struct group *g)
     x->next = (x->next + 1) % x->n_regions;
 }
 
-bool exchange_resume(struct engine *e)
+void exchange_resume(struct engine *e)
 {
-    const struct windows *w = &e->windows;
-    int in_flight = 0, resumed = 0;
+    struct windows *w = &e->windows;
     exchange_lay_out(e);
-    for (int j = 0; j < w->interval; j++)
-        in_flight += w->groups[j].in_flight;
-    if (e->exchange.region_elements == 0)
-        return true;
-    const bool goes_on = e->step != e->config.full_warm_up_rounds; /* else others begin */
-    if ((goes_on && e->exchange.n_regions < most_in_flight(e, w->interval, w->lag)) ||
-        e->exchange.n_regions < in_flight)
-        return false;
     /* In the order in which they closed, and will arrive. */
     for (int steps = 0; steps < ENGINE_MAX_INTERVAL; steps++)
         for (int j = 0; j < w->interval; j++)
-            if (w->groups[j].in_flight && (long long)w->groups[j].due - e->step == steps) {
-                exchange_take_region(e, &e->windows.groups[j]);
-                resumed++;
-            }
-    return resumed == in_flight;
+            if (w->groups[j].in_flight && (long long)w->groups[j].due - e->step == steps)
+                exchange_take_region(e, &w->groups[j]);
 }
 
 /* ---- crossing ---- */

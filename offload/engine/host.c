@@ -3,6 +3,8 @@
 
 #include "data/alloc.h"
 #include "data/clock.h"
+#include "model/device/numa.h"
+#include "offload/host/cores.h"
 #include "offload/host/memory.h"
 
 #include <stdlib.h>
@@ -12,6 +14,8 @@
 
 /* Of an element: the master, be it an fp32 parameter or a bf16 one and a remainder; m and v. */
 #define HOST_STATE_BYTES (3 * sizeof(float))
+/* Pinned memory that parameters come down through at the start, where the device has them alone. */
+#define DOWNLOAD_BYTES ((size_t)16 << 20)
 
 /* Where the arrays of all matrices begin, in the order of the table. */
 struct host_arrays {
@@ -20,11 +24,16 @@ struct host_arrays {
     int16_t *remainders; /* NULL where parameters are fp32 */
 };
 
+/* Whether windows are in host memory. */
+static bool holds_windows(const struct engine *e)
+{
+    return e->config.accumulate == ENGINE_ACCUMULATE_HOST && !updates_from_staged(e);
+}
+
 static struct host_arrays arrays_of(const struct engine *e)
 {
     const size_t n = e->host.elements, bytes = n * dtype_size(exchange_dtype(e));
-    const bool on_host = e->config.accumulate == ENGINE_ACCUMULATE_HOST;
-    const bool windows = on_host && !updates_from_staged(e);
+    const bool windows = holds_windows(e);
     float *floats = (float *)e->host.state;
     struct host_arrays a = {.m = floats, .v = floats + n};
     a.windows = windows ? floats + 2 * n : e->windows.memory;
@@ -111,35 +120,57 @@ const struct host_adam_chunk *host_chunks(const struct engine *e, int layer)
     return e->host.chunks + e->host.first_chunk[layer];
 }
 
-/* Pinned memory for the gradients that the host gathers. */
-static void allocate_staged(struct engine *e)
+/* Of ordinary memory: without parameters that layers come from. */
+static size_t state_bytes(const struct engine *e)
+{
+    const size_t window = holds_windows(e) ? sizeof(float) : 0;
+    const size_t pinned = e->config.params_on_host ? dtype_size(exchange_dtype(e)) : 0;
+    return (HOST_STATE_BYTES + window - pinned) * e->host.elements;
+}
+
+static size_t pinned_bytes(const struct engine *e)
+{
+    return e->config.params_on_host ? e->host.elements * dtype_size(exchange_dtype(e)) : 0;
+}
+
+/* Of gradients that the host gathers. */
+static size_t staged_bytes(const struct engine *e)
 {
     size_t n = 0;
     for (int i = 0; i < e->n_matrices; i++)
         n += deferred_elements(&e->matrices[i]);
-    e->host.staged_bytes = n * dtype_size(exchange_dtype(e));
-    e->host.staged = e->device->allocate_host(e->host.staged_bytes);
+    return e->config.accumulate == ENGINE_ACCUMULATE_HOST ? n * dtype_size(exchange_dtype(e)) : 0;
+}
+
+size_t host_held(const struct engine *e)
+{
+    const size_t norms = notes_norms(e) ? 2 * e->n_channels * sizeof *e->host.norms : 0;
+    return state_bytes(e) + pinned_bytes(e) + staged_bytes(e) +
+           e->n_channels * sizeof *e->host.updates + norms;
+}
+
+static bool allocate(struct engine *e, struct zf_error *err)
+{
+    struct host *h = &e->host;
+    struct device *d = e->device;
+    if (h->elements == 0)
+        return true;
+    h->state_bytes = state_bytes(e);
+    h->state =
+        d->plan ? d->allocate_host(h->state_bytes) : host_memory_allocate(h->state_bytes, err);
+    if (!h->state)
+        return false;
+    if (pinned_bytes(e) > 0)
+        h->pinned = allocate_crossed(e, pinned_bytes(e));
+    if (staged_bytes(e) > 0)
+        h->staged = allocate_crossed(e, staged_bytes(e));
+    return true;
 }
 
 bool host_create(struct engine *e, struct zf_error *err)
 {
-    size_t n = e->host.elements;
-    bool on_host = e->config.accumulate == ENGINE_ACCUMULATE_HOST;
-    if (n > 0) {
-        const size_t parameters = n * dtype_size(exchange_dtype(e));
-        const bool windows = on_host && !updates_from_staged(e);
-        e->host.state_bytes = (HOST_STATE_BYTES + (windows ? sizeof(float) : 0)) * n;
-        if (e->config.params_on_host)
-            e->host.state_bytes -= parameters;
-        e->host.state = e->device->plan ? e->device->allocate_host(e->host.state_bytes)
-                                        : host_memory_allocate(e->host.state_bytes, err);
-        if (!e->host.state)
-            return false;
-        if (e->config.params_on_host)
-            e->host.pinned = e->device->allocate_host(parameters);
-        if (on_host)
-            allocate_staged(e);
-    }
+    if (!allocate(e, err))
+        return false;
     place_host_state(e);
     make_chunks(e);
     return true;
@@ -194,20 +225,22 @@ static void initialise_chunk(void *argument, int chunk)
     memset(m->host.v + at, 0, sizeof(float) * n);
 }
 
-/* A device's parameters become the host's, as many at a time as the exchange has room for. */
+/* A device's parameters become the host's, through so many bytes of pinned memory at a time. */
 static void download_parameters(struct engine *e)
 {
     struct device *d = e->device;
+    char *pinned = d->allocate_host(DOWNLOAD_BYTES);
     for (int i = 0; i < e->n_matrices; i++) {
         const struct matrix *m = &e->matrices[i];
         const size_t bytes = m->selectable ? owned_elements(m) * dtype_size(m->host.dtype) : 0;
         for (size_t at = 0, n; at < bytes; at += n) {
-            n = bytes - at < e->exchange.bytes ? bytes - at : e->exchange.bytes;
-            d->copy(d->compute, e->exchange.memory, (const char *)m->values + at, n);
+            n = bytes - at < DOWNLOAD_BYTES ? bytes - at : DOWNLOAD_BYTES;
+            d->copy(d->compute, pinned, (const char *)m->values + at, n);
             d->stream_wait(d->compute);
-            memcpy((char *)m->host.parameters + at, e->exchange.memory, n);
+            memcpy((char *)m->host.parameters + at, pinned, n);
         }
     }
+    d->release_host(pinned);
 }
 
 static int count_chunks(const struct engine *e, int layer)
@@ -215,17 +248,30 @@ static int count_chunks(const struct engine *e, int layer)
     return e->host.first_chunk[layer + 1] - e->host.first_chunk[layer];
 }
 
+/* Workers run near the GPU, if each rank has one and cores near it: else ranks would not agree on
+ * whose cores are whose. */
+static void place_workers(struct engine *e, struct worker_config *w)
+{
+    const char *address = e->device->address;
+    const int node = address ? numa_node_of_pci("", address) : -1;
+    int *cpus, n = cpu_cores_list(&cpus);
+    const bool near = numa_keep_cpus("", node, cpus, n) > 0;
+    const bool all_near = comm_max(e->comm, !near) == 0;
+    free(cpus);
+    w->near = all_near ? address : NULL;
+    comm_core_peers(e->comm, all_near ? node : -1, &w->local_rank, &w->local_size);
+}
+
 void host_start(struct engine *e)
 {
     const struct engine_config *c = &e->config;
-    struct worker_config w = {.local_rank = comm_core_rank(e->comm),
-                              .local_size = comm_core_size(e->comm),
-                              .reserved_share = (float)c->reserved_cores,
+    struct worker_config w = {.reserved_share = (float)c->reserved_cores,
                               .delay_seconds = c->worker_delay_seconds,
                               .delay_seed = c->worker_delay_seed,
                               .plan = e->device->plan};
     if (!e->defers)
         return;
+    place_workers(e, &w);
     e->host.workers = worker_pool_create(&w);
     if (e->device->plan)
         return;

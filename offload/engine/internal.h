@@ -5,8 +5,9 @@
  *   streams.c     struct streams        streams and events; what is on its way to a layer
  *   host.c        struct host           host memory, the workers and what they are given
  *   exchange.c    struct exchange       what crosses the link for host updates, and where it waits
- *   state.c       struct moves, slots   where channels' state lies, how it visits the device
+ *   state.c       struct moves, slots   where channels' state lies
  *   carry.c       struct carry          how it changes sides
+ *   visits.c      struct visits         how it visits the device
  *   table.c       struct batches        the matrices in device memory, for the device's operators
  *   channels.c    struct update_list    AdamW on the device
  *   sharing.c     struct sharing        changed parameters on their way between ranks
@@ -34,7 +35,6 @@
 struct state_arrays {
     float *master; /* NULL where the parameter itself is the fp32 master */
     float *m, *v;
-    size_t n_elements; /* of each */
 };
 
 /* State of this rank's important channels, in device memory. A slot is one channel's place.
@@ -72,7 +72,8 @@ struct parameters {
 
 /* Channels that AdamW is about to update on the device, matrix by matrix. */
 struct update_list {
-    struct channel_update *host, *device; /* (slots of all matrices) */
+    struct channel_update *host, *device; /* (slots of all matrices) host: of allocate_host */
+    struct event *read;                   /* what was there is on the device */
     int n;
     int *first;     /* (n_matrices + 1) where each matrix's begin */
     int n_matrices; /* that have begun */
@@ -183,18 +184,36 @@ struct carry {
     struct carried_side down, up;
 };
 
-/* Pinned memory through which state visits the device. */
+/* Pinned memory that state passes through for checkpoints, and windows for the first choice. */
 struct staging {
     char *memory;
     size_t capacity, used;
-    int *rows;                /* (most channels of a matrix) device memory */
-    struct landing *landings; /* what goes on to the host's arrays once the device has written it */
-    int n_landings, landings_capacity;
+    int *rows; /* (most channels of a matrix) device memory */
+};
+
+/* Channels whose state is on the device at the same time. */
+struct visit {
+    int first;       /* of its updates in the list; those of resident channels are among them */
+    size_t used;     /* elements of its berth, in each array */
+    size_t elements; /* the same without gaps */
+};
+
+#define VISIT_BERTHS 4
+
+/* State that visits the device for its update. */
+struct visits {
+    size_t berth;                     /* elements of a berth, in each of its three arrays */
+    struct state_arrays arrays;       /* of the first berth; the next one's lie behind them */
+    float *pinned;                    /* (VISIT_BERTHS, 3, berth) memory of allocate_host */
+    struct event *left[VISIT_BERTHS]; /* what was in a berth is in pinned memory again */
+    struct visit *list;               /* (n) of all channels of the update list, in its order */
+    int n, capacity;
 };
 
 /* Beside device->compute. */
 struct streams {
-    struct stream *reducing;  /* gradients to their owners, norms */
+    struct stream *summing;   /* gradients over ranks, to their owners */
+    struct stream *reducing;  /* out of their slots; norms */
     struct stream *gathering; /* parameters from all ranks */
     struct stream *down, *up; /* the link, one each way */
     struct stream *carrying;  /* state, both ways */
@@ -255,11 +274,10 @@ struct selection {
     struct event *changes_read; /* what was there is on the device */
 };
 
-/* Where channels' state lies, and its ways between device and host. */
+/* Where channels' state lies. */
 struct moves {
     struct slots *slots; /* (n_slots) */
     int n_slots;
-    struct state_arrays visiting; /* offload_important: some channels of one matrix at a time */
     struct staging staging;
 };
 
@@ -294,7 +312,7 @@ struct host {
     char *state;  /* m, v, windows where they are on the host, parameters, remainders */
     void *staged; /* gradients that the host gathers */
     void *pinned; /* parameters, where layers come from the host; else they are in `state` */
-    size_t state_bytes, staged_bytes;
+    size_t state_bytes;
     uint32_t *updates;     /* (channels owned) AdamW updates that each has had */
     float *norms;          /* (2, channels owned) of open windows, and of those that close */
     size_t elements;       /* parameters whose state may live on the host */
@@ -314,7 +332,8 @@ struct packed_piece {
 };
 
 struct exchange {
-    char *memory; /* of allocate_host: regions, taken in turns */
+    char *memory; /* of allocate_host: regions, taken in turns; as many as the windows in force
+                     need */
     size_t bytes;
     size_t region_elements;
     struct region *regions; /* (n_regions) */
@@ -364,6 +383,7 @@ struct engine {
     struct exchange exchange;
     struct moves moves;
     struct carry carry;
+    struct visits visits;
     struct batches batches;
     struct update_list list;
     struct norms norms;
@@ -402,6 +422,19 @@ static inline bool fills_layer(const struct engine *e, int layer)
 static inline enum dtype exchange_dtype(const struct engine *e)
 {
     return e->config.bf16 ? DTYPE_BF16 : DTYPE_F32;
+}
+
+/* Whether copy engines cross the link, and not operators. */
+static inline bool exchange_copies(const struct engine *e)
+{
+    return !e->config.zero_copy && !e->device->unified;
+}
+
+/* Pinned memory that is crossed alone, and read and written by operators only without copies. */
+static inline void *allocate_crossed(const struct engine *e, size_t bytes)
+{
+    return exchange_copies(e) ? e->device->allocate_host_later(bytes)
+                              : e->device->allocate_host(bytes);
 }
 
 /* Whether a staged gradient is all that a host update gets, so that there is no window: where every
@@ -471,6 +504,8 @@ void streams_bring(struct engine *e, int layer, struct stream *stream);
 
 /* host.c */
 
+/* Bytes of host memory that it will hold, or holds. */
+size_t host_held(const struct engine *e);
 /* Host state, as far as channels may be deferred. Fails where there is not so much memory. */
 bool host_create(struct engine *e, struct zf_error *err);
 /* Starts the workers, who make masters of the parameters; once the table of matrices is there. */
@@ -496,17 +531,16 @@ void host_trace(const struct engine *e, struct host_work *work, const char *name
 
 /* exchange.c */
 
-/* Whether copy engines cross the link, and not operators. */
-bool exchange_copies(const struct engine *e);
 void exchange_place(struct engine *e);
-/* As much as the schedules need that may come. */
 void exchange_create(struct engine *e);
 void exchange_release(struct engine *e);
-/* Regions for the windows in force, all free; nothing is on its way. Where rows are packed has
- * changed. */
+/* Bytes of host memory that it takes with the windows that take most, of those that may come. */
+size_t exchange_most_bytes(const struct engine *e);
+/* Regions for the windows in force, all free, and as much memory as they need; nothing is on its
+ * way. Where rows are packed has changed. */
 void exchange_lay_out(struct engine *e);
-/* The same after a load: with those that groups in flight have. Whether there are as many. */
-bool exchange_resume(struct engine *e);
+/* The same after a load: with those that groups in flight have. */
+void exchange_resume(struct engine *e);
 /* The group that has, or had last, the region that is taken next; or NULL. */
 struct group *exchange_next_holder(const struct engine *e);
 /* A group takes a region, whose holder's update has arrived. */
@@ -546,26 +580,18 @@ void state_adopt(struct engine *e, struct matrix *m);
 void state_take_slot(struct engine *e, struct matrix *m, int row);
 void state_free_slot(struct engine *e, struct matrix *m, int row);
 /* With offload_important the state of important channels stays on the host and visits the device
- * for its update alone, in arrays that all matrices share. */
+ * for its update alone (visits.c). */
 bool state_visits(const struct engine *e, const struct matrix *m);
-/* Brings owned channels' state to their slots. rows: (n) */
-void state_to_device(struct engine *e, struct matrix *m, const int *rows, int n,
-                     struct step_report *report);
-/* A row of the host's state, packed: master, m and v, as its newest update has it, be that visible
- * or not. */
-void state_read_row(const struct engine *e, const struct matrix *m, int row, float *packed);
-void state_write_row(const struct engine *e, const struct matrix *m, int row, float *packed);
+/* A row of the host's state as its newest update has it, be that visible or not: master, m and v,
+ * each `stride` elements behind the one before. */
+void state_read_row(const struct engine *e, const struct matrix *m, int row, float *packed,
+                    size_t stride);
+void state_write_row(const struct engine *e, const struct matrix *m, int row, float *packed,
+                     size_t stride);
 /* The newest update of a row, if it streams, becomes the host's parameter. */
 void state_commit_row(const struct engine *e, const struct matrix *m, int row);
 /* Gradients of channels that have slots, from their windows in the host's memory. */
 void state_upload_windows(struct engine *e, const struct matrix *m, const int *rows, int n);
-/* With offload_important: channels of a matrix whose state can visit the device at a time; else
- * all. */
-int state_most_visitors(const struct engine *e, const struct matrix *m);
-/* With offload_important: brings the state of n channels of a matrix to the device for their
- * updates, or takes it back. */
-void state_visit(struct engine *e, struct matrix *m, const struct channel_update *updates, int n,
-                 bool arrive, struct step_report *report);
 /* Where the device has it. */
 const struct state_arrays *state_arrays(const struct engine *e, const struct matrix *m);
 /* All owned channels' state, part 0 master, 1 m, 2 v, wherever it lies, to or from an array of
@@ -588,6 +614,22 @@ void carry_start(struct engine *e);
 void carry_land(struct engine *e);
 /* What is to come does, once the host has it: the compute stream is behind it. */
 void carry_bring(struct engine *e);
+
+/* visits.c */
+
+void visits_place(struct engine *e);
+void visits_release(struct engine *e);
+/* A new list of visits, for a new list of updates; then each update, which is number `update` of
+ * it: where its state will be. */
+void visits_begin(struct engine *e);
+uint32_t visits_add(struct engine *e, const struct matrix *m, int update);
+/* The number of the update behind a visit's last. */
+int visits_end(const struct engine *e, int visit);
+/* A visit's state comes: the compute stream is behind it. And leaves, behind that; when all have
+ * landed, the host's arrays have it. In their order. */
+void visits_come(struct engine *e, int visit, struct step_report *report);
+void visits_leave(struct engine *e, int visit, struct step_report *report);
+void visits_land(struct engine *e);
 
 /* table.c */
 
@@ -715,9 +757,11 @@ void windows_wait_commits(struct engine *e, int layer);
 void windows_wait(struct engine *e);
 /* Starts a new schedule of windows with this step; none may be open or in flight. */
 void windows_begin(struct engine *e, int interval, int lag, int first_step);
+/* The configured one, or that which "auto" and "keep_up" begin with. */
+void windows_begin_configured(struct engine *e);
 /* A group as it was made: no window is open, no host work under way. */
 struct group windows_anew(const struct group *g);
-/* All groups are like that. */
+/* All groups are like that, in the schedule that step 0 has. */
 void windows_forget(struct engine *e);
 /* Closes and applies everything that is open. */
 void windows_flush(struct engine *e, struct step_report *report);

@@ -631,21 +631,31 @@ void selection_hold(struct engine *e)
 
 /* ---- the first choice ---- */
 
-/* Channels of one matrix and group, that are adjacent in the group's news, become important.
- * rows: (n) owned */
-static void bring_first(struct engine *e, struct matrix *m, const int *rows, int n,
-                        struct step_report *report)
+/* Owned channels of one matrix and group become important: their windows, which the host has, go to
+ * where this step's gradients were, which have been used already. rows: (n) */
+static void bring_windows(struct engine *e, int matrix, const int *rows, int n,
+                          struct step_report *report)
 {
-    if (n == 0)
+    const struct matrix *m = &e->matrices[matrix];
+    if (n == 0 || e->config.accumulate == ENGINE_ACCUMULATE_DEVICE)
         return;
-    state_to_device(e, m, rows, n, report);
-    for (int k = 0; k < n; k++)
-        table_list_add(e, m, rows[k]);
-    if (e->config.accumulate == ENGINE_ACCUMULATE_DEVICE)
-        return;
-    /* This step's gradients have been used already: their place takes the windows. */
     state_upload_windows(e, m, rows, n);
     report->bytes_up += sizeof(float) * (size_t)n * (size_t)m->cols;
+}
+
+/* A channel of the first choice gets its slot, and its state is to come. */
+static void enter_first(struct engine *e, const struct channel *c, struct step_report *report)
+{
+    struct matrix *m = &e->matrices[c->matrix];
+    const int row = owned_row(m, c);
+    count_important(e, m, c->row, 1);
+    e->selection.place[number_of(e, c)] = CHANNEL_IMPORTANT;
+    sharing_note(e, number_of(e, c));
+    if (row < 0)
+        return;
+    state_take_slot(e, m, row);
+    carry_up(e, m, row, report);
+    table_list_add(e, m, row);
 }
 
 /* All of a group's news for which there is room. These have their window, which is this step's
@@ -653,30 +663,29 @@ static void bring_first(struct engine *e, struct matrix *m, const int *rows, int
 static void adopt_first(struct engine *e, struct group *g, int *rows, struct step_report *report)
 {
     struct channel_list *news = &e->selection.news[g->index];
-    int n = 0, left = 0, matrix = -1;
+    int n = 0, left = 0, matrix = 0;
     table_list_begin(e);
     for (int i = 0; i < news->n; i++) {
         const struct channel c = news->channels[i];
-        struct matrix *m = &e->matrices[c.matrix];
-        if (c.matrix != matrix && n > 0) {
-            bring_first(e, &e->matrices[matrix], rows, n, report);
-            n = 0;
-        }
-        matrix = c.matrix;
+        const struct matrix *m = &e->matrices[c.matrix];
         if (!has_room(e, m, c.row)) {
             news->channels[left++] = c;
             continue;
         }
-        count_important(e, m, c.row, 1);
-        e->selection.place[number_of(e, &c)] = CHANNEL_IMPORTANT;
-        sharing_note(e, number_of(e, &c));
+        if (c.matrix != matrix) {
+            bring_windows(e, matrix, rows, n, report);
+            n = 0;
+        }
+        matrix = c.matrix;
+        enter_first(e, &c, report);
         if (owned_row(m, &c) >= 0)
             rows[n++] = owned_row(m, &c);
     }
-    if (n > 0)
-        bring_first(e, &e->matrices[matrix], rows, n, report);
+    bring_windows(e, matrix, rows, n, report);
     news->n = left;
     table_list_end(e);
+    streams_follow(e, e->streams.carrying, e->device->compute);
+    carry_bring(e);
     const bool on_device = e->config.accumulate == ENGINE_ACCUMULATE_DEVICE;
     channels_update(e, on_device ? ROWS_WINDOW : ROWS_GRADIENT, e->lr, e->windows.scale, report);
     channels_count_updates(e);

@@ -1,8 +1,8 @@
 /* The state of channels: fp32 master, m and v of each, in a slot on the device or in the host's
- * arrays. Where it visits the device, is chosen for the first time or is saved, it crosses the link
- * through pinned memory, many rows at a time, and the host waits: the host's arrays are too large
- * to be pinned themselves within a start-up of a second. Channels that change sides later have
- * their own way (carry.c). */
+ * arrays. For checkpoints it crosses the link through pinned memory, many rows at a time, and the
+ * host waits: the host's arrays are too large to be pinned themselves within a start-up of a
+ * second. Channels that change sides have their own way (carry.c), and those that visit the device
+ * theirs (visits.c). */
 #include "offload/engine/internal.h"
 
 #include "data/alloc.h"
@@ -14,9 +14,6 @@
 
 /* Pinned memory that state moves through, in bytes; less where no matrix has as much. */
 #define STAGING_BYTES ((size_t)16 << 20)
-/* Fewer elements are one thread's. */
-#define PARALLEL_ELEMENTS ((size_t)64 << 10)
-
 /* ---- memory ---- */
 
 bool state_visits(const struct engine *e, const struct matrix *m)
@@ -26,7 +23,7 @@ bool state_visits(const struct engine *e, const struct matrix *m)
 
 const struct state_arrays *state_arrays(const struct engine *e, const struct matrix *m)
 {
-    return state_visits(e, m) ? &e->moves.visiting : &m->slots->state;
+    return state_visits(e, m) ? &e->visits.arrays : &m->slots->state;
 }
 
 /* ---- slots ---- */
@@ -73,7 +70,6 @@ static void count_slots(struct engine *e, struct matrix *m)
 static void place_arrays(struct engine *e, struct state_arrays *s, size_t n, bool masters)
 {
     struct arena *a = &e->arena;
-    s->n_elements = n;
     s->m = arena_take(a, &a->use.important, n, sizeof(float));
     s->v = arena_take(a, &a->use.important, n, sizeof(float));
     if (masters)
@@ -104,16 +100,6 @@ static void place_staging(struct engine *e)
         s->memory = e->device->allocate_host(s->capacity);
 }
 
-/* Elements of a matrix's chosen channels, if they visit: all share the room for those of the matrix
- * that has most. */
-static size_t visitors(const struct engine *e, const struct matrix *m)
-{
-    const int chosen = schedule_important(e->config.topk_ratio, m->param->rows);
-    return state_visits(e, m)
-               ? (size_t)(chosen < m->n_owned ? chosen : m->n_owned) * (size_t)m->cols
-               : 0;
-}
-
 static void place_slots(struct engine *e, struct slots *s)
 {
     struct arena *a = &e->arena;
@@ -129,7 +115,6 @@ static void place_slots(struct engine *e, struct slots *s)
 void state_place(struct engine *e)
 {
     const size_t n = (size_t)e->n_matrices;
-    size_t most = 0;
     e->moves.slots = zf_calloc(n + 1, sizeof *e->moves.slots);
     for (int i = 0; i < e->n_matrices; i++) {
         struct matrix *m = &e->matrices[i];
@@ -138,12 +123,9 @@ void state_place(struct engine *e)
         /* A master on its way is not visible yet: a parameter is none. */
         m->slots->masters |= e->config.bf16 || m->selectable || m->streams;
         count_slots(e, m);
-        most = visitors(e, m) > most ? visitors(e, m) : most;
     }
     for (int i = 0; i < e->moves.n_slots; i++)
         place_slots(e, &e->moves.slots[i]);
-    if (most > 0)
-        place_arrays(e, &e->moves.visiting, most, true);
     place_staging(e);
 }
 
@@ -164,7 +146,6 @@ void state_release(struct engine *e)
     state_free_slots(e);
     if (e->moves.staging.memory)
         e->device->release_host(e->moves.staging.memory);
-    free(e->moves.staging.landings);
 }
 
 void state_take_slot(struct engine *e, struct matrix *m, int row)
@@ -238,19 +219,10 @@ void state_take_masters(struct engine *e, struct matrix *m, size_t first, size_t
         d->copy(d->compute, m->slots->state.master + first, values, sizeof(float) * n);
 }
 
-/* ---- moving ---- */
+/* ---- rows of it ---- */
 
 /* The arrays that move. */
 enum state_part { STATE_MASTER, STATE_M, STATE_V, STATE_WINDOW };
-
-/* Rows in the staging memory that go on to the host's array. */
-struct landing {
-    const struct host_adam_matrix *host;
-    enum state_part part;
-    int *rows;
-    int n;
-    size_t at; /* in the staging memory */
-};
 
 /* Elements [first, first + n) of a part of the host's state. */
 static void read_host(const struct host_adam_matrix *h, enum state_part part, size_t first,
@@ -303,16 +275,18 @@ static void copy_row(const struct engine *e, const struct matrix *m, enum state_
         read_host(&h, part, newer ? 0 : (size_t)row * cols, cols, values);
 }
 
-void state_read_row(const struct engine *e, const struct matrix *m, int row, float *packed)
+void state_read_row(const struct engine *e, const struct matrix *m, int row, float *packed,
+                    size_t stride)
 {
     for (enum state_part part = STATE_MASTER; part <= STATE_V; part++)
-        copy_row(e, m, part, row, packed + (size_t)part * (size_t)m->cols, false);
+        copy_row(e, m, part, row, packed + (size_t)part * stride, false);
 }
 
-void state_write_row(const struct engine *e, const struct matrix *m, int row, float *packed)
+void state_write_row(const struct engine *e, const struct matrix *m, int row, float *packed,
+                     size_t stride)
 {
     for (enum state_part part = STATE_MASTER; part <= STATE_V; part++)
-        copy_row(e, m, part, row, packed + (size_t)part * (size_t)m->cols, true);
+        copy_row(e, m, part, row, packed + (size_t)part * stride, true);
 }
 
 void state_commit_row(const struct engine *e, const struct matrix *m, int row)
@@ -322,44 +296,12 @@ void state_commit_row(const struct engine *e, const struct matrix *m, int row)
         memcpy((char *)m->host.parameters + (size_t)row * bytes, exchange_row(e, m, row), bytes);
 }
 
-/* n rows from the host's arrays into the staging memory, or back, by the host's own threads. */
-static void copy_on_host(struct engine *e, const struct host_adam_matrix *h, enum state_part part,
-                         const int *rows, int n, float *staged, bool to_host)
-{
-    if (e->device->plan) {
-        plan_host_copies(e->device->plan, sizeof(float) * (size_t)n * h->cols);
-        return;
-    }
-#pragma omp parallel for schedule(static) if ((size_t)n * h->cols > PARALLEL_ELEMENTS)
-    for (int i = 0; i < n; i++)
-        copy_row(e, &e->matrices[h->part.index], part, rows[i], staged + (size_t)i * h->cols,
-                 to_host);
-}
-
-/* What the device has written goes on to the host's arrays. */
-static void land(struct engine *e)
-{
-    struct staging *s = &e->moves.staging;
-    if (s->n_landings == 0)
-        return;
-    e->device->stream_wait(e->streams.carrying);
-    for (int i = 0; i < s->n_landings; i++) {
-        struct landing *l = &s->landings[i];
-        copy_on_host(e, l->host, l->part, l->rows, l->n, (float *)(s->memory + l->at), true);
-        free(l->rows);
-    }
-    s->n_landings = 0;
-    s->used = 0;
-}
-
 /* Room for as many of n rows as there is; if there is none, what is there has to go first. */
 static char *staging_take(struct engine *e, int cols, int n, int *count)
 {
     struct staging *s = &e->moves.staging;
     size_t row = sizeof(float) * (size_t)cols;
-    if (s->used + row > s->capacity)
-        land(e);
-    if (s->used + row > s->capacity) { /* rows on their way up are not landed */
+    if (s->used + row > s->capacity) {
         e->device->stream_wait(e->streams.carrying);
         s->used = 0;
     }
@@ -368,51 +310,6 @@ static char *staging_take(struct engine *e, int cols, int n, int *count)
     char *place = s->memory + s->used;
     s->used += row * (size_t)*count;
     return place;
-}
-
-/* device[device_rows[i]] = row host_rows[i] of the host's part */
-static void rows_up(struct engine *e, float *device, const int *device_rows,
-                    const struct host_adam_matrix *h, enum state_part part, const int *host_rows,
-                    int n)
-{
-    struct device *d = e->device;
-    for (int first = 0, count; first < n; first += count) {
-        char *place = staging_take(e, (int)h->cols, n - first, &count);
-        copy_on_host(e, h, part, host_rows + first, count, (float *)place, false);
-        d->copy(e->streams.carrying, e->moves.staging.rows, device_rows + first,
-                sizeof(int) * (size_t)count);
-        d->row_ops->copy_rows(e->streams.carrying, device, e->moves.staging.rows, place, NULL,
-                              count, sizeof(float) * h->cols);
-    }
-}
-
-static void note_landing(struct engine *e, const struct host_adam_matrix *h, enum state_part part,
-                         const int *rows, int n, size_t at)
-{
-    struct staging *s = &e->moves.staging;
-    if (s->n_landings == s->landings_capacity) {
-        s->landings_capacity = s->landings_capacity ? 2 * s->landings_capacity : 16;
-        s->landings = zf_realloc(s->landings, sizeof *s->landings * (size_t)s->landings_capacity);
-    }
-    int *copy = zf_malloc(sizeof(int) * (size_t)n);
-    memcpy(copy, rows, sizeof(int) * (size_t)n);
-    s->landings[s->n_landings++] = (struct landing){h, part, copy, n, at};
-}
-
-/* Row host_rows[i] of the host's part = device[device_rows[i]], once it is landed */
-static void rows_down(struct engine *e, const struct host_adam_matrix *h, enum state_part part,
-                      const int *host_rows, const float *device, const int *device_rows, int n)
-{
-    struct device *d = e->device;
-    for (int first = 0, count; first < n; first += count) {
-        char *place = staging_take(e, (int)h->cols, n - first, &count);
-        d->copy(e->streams.carrying, e->moves.staging.rows, device_rows + first,
-                sizeof(int) * (size_t)count);
-        d->row_ops->copy_rows(e->streams.carrying, place, NULL, device, e->moves.staging.rows,
-                              count, sizeof(float) * h->cols);
-        note_landing(e, h, part, host_rows + first, count,
-                     (size_t)(place - e->moves.staging.memory));
-    }
 }
 
 /* A part of the state on the device, and which of its rows a slot is: the parameter itself where
@@ -429,76 +326,35 @@ static struct device_part part_of(struct engine *e, struct matrix *m, enum state
     return (struct device_part){arrays[part], part != STATE_MASTER || s->master};
 }
 
-/* Where the device has the state of channels that have slots: there, or as visitors in their order.
- */
-static int *slots_of(const struct engine *e, const struct matrix *m, const int *rows, int n)
-{
-    int *slots = zf_malloc(sizeof(int) * (size_t)(n + 1));
-    for (int i = 0; i < n; i++)
-        slots[i] = state_visits(e, m) ? i : m->slot_of[rows[i]];
-    return slots;
-}
-
-/* All three arrays of some channels that have slots. */
-static void move(struct engine *e, struct matrix *m, const int *rows, int n, bool up,
-                 struct step_report *report)
-{
-    int *slots = slots_of(e, m, rows, n);
-    const size_t bytes = 3 * sizeof(float) * (size_t)n * (size_t)m->cols;
-    streams_follow(e, e->streams.carrying, e->device->compute);
-    trace_begin(e->config.trace, TRACE_STATE, up ? "state, to the device" : "state, to the host");
-    for (enum state_part part = STATE_MASTER; part <= STATE_V; part++) {
-        const struct device_part p = part_of(e, m, part);
-        const int *device_rows = p.by_slot ? slots : rows;
-        if (up)
-            rows_up(e, p.values, device_rows, &m->host, part, rows, n);
-        else
-            rows_down(e, &m->host, part, rows, p.values, device_rows, n);
-    }
-    trace_end(e->config.trace, TRACE_STATE, bytes);
-    streams_follow(e, e->device->compute, e->streams.carrying);
-    report->bytes_moved += bytes;
-    free(slots);
-}
-
-void state_to_device(struct engine *e, struct matrix *m, const int *rows, int n,
-                     struct step_report *report)
-{
-    for (int i = 0; i < n; i++)
-        state_take_slot(e, m, rows[i]);
-    if (!state_visits(e, m))
-        move(e, m, rows, n, true, report);
-}
-
-int state_most_visitors(const struct engine *e, const struct matrix *m)
-{
-    return state_visits(e, m) ? (int)(e->moves.visiting.n_elements / (size_t)m->cols) : INT_MAX;
-}
-
-void state_visit(struct engine *e, struct matrix *m, const struct channel_update *updates, int n,
-                 bool arrive, struct step_report *report)
-{
-    if (!state_visits(e, m))
-        return;
-    int *rows = zf_malloc(sizeof(int) * (size_t)n);
-    for (int i = 0; i < n; i++)
-        rows[i] = updates[i].row;
-    move(e, m, rows, n, arrive, report);
-    if (!arrive)
-        land(e);
-    free(rows);
-}
-
-void state_upload_windows(struct engine *e, const struct matrix *m, const int *rows, int n)
+static int *slots_of(const struct matrix *m, const int *rows, int n)
 {
     int *slots = zf_malloc(sizeof(int) * (size_t)(n + 1));
     for (int i = 0; i < n; i++)
         slots[i] = m->slot_of[rows[i]];
-    streams_follow(e, e->streams.carrying, e->device->compute);
+    return slots;
+}
+
+void state_upload_windows(struct engine *e, const struct matrix *m, const int *rows, int n)
+{
+    struct device *d = e->device;
+    const size_t cols = (size_t)m->cols, bytes = sizeof(float) * cols;
+    int *slots = slots_of(m, rows, n);
+    streams_follow(e, e->streams.carrying, d->compute);
     trace_begin(e->config.trace, TRACE_STATE, "windows, to the device");
-    rows_up(e, m->slots->waiting, slots, &m->host, STATE_WINDOW, rows, n);
-    trace_end(e->config.trace, TRACE_STATE, sizeof(float) * (size_t)n * (size_t)m->cols);
-    streams_follow(e, e->device->compute, e->streams.carrying);
+    for (int first = 0, count; first < n; first += count) {
+        float *staged = (float *)staging_take(e, m->cols, n - first, &count);
+        for (int i = 0; i < count && !d->plan; i++)
+            read_host(&m->host, STATE_WINDOW, (size_t)rows[first + i] * cols, cols,
+                      staged + (size_t)i * cols);
+        if (d->plan)
+            plan_host_copies(d->plan, (size_t)count * bytes);
+        d->copy(e->streams.carrying, e->moves.staging.rows, slots + first,
+                sizeof(int) * (size_t)count);
+        d->row_ops->copy_rows(e->streams.carrying, m->slots->waiting, e->moves.staging.rows, staged,
+                              NULL, count, bytes);
+    }
+    trace_end(e->config.trace, TRACE_STATE, (size_t)n * bytes);
+    streams_follow(e, d->compute, e->streams.carrying);
     free(slots);
 }
 
@@ -512,9 +368,10 @@ static void exchange_rows(struct engine *e, const struct matrix *m, const struct
     struct device *d = e->device;
     struct staging *s = &e->moves.staging;
     const size_t cols = (size_t)m->cols, bytes = sizeof(float) * cols;
-    int *slots = slots_of(e, m, rows, n);
+    int *slots = slots_of(m, rows, n);
     const int *device_rows = p->by_slot ? slots : rows;
-    land(e);
+    d->stream_wait(e->streams.carrying);
+    s->used = 0;
     for (int first = 0, count; first < n; first += count) {
         float *staged = (float *)staging_take(e, m->cols, n - first, &count);
         d->copy(d->compute, s->rows, device_rows + first, sizeof(int) * (size_t)count);

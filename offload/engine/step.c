@@ -1,9 +1,6 @@
 /* The order of a step. */
 #include "offload/engine/internal.h"
 
-/* update_interval "auto" begins with this. */
-#define FIRST_AUTO_INTERVAL 4
-
 void norms_place(struct engine *e)
 {
     struct arena *a = &e->arena;
@@ -53,7 +50,8 @@ void engine_before_backward(struct engine *e)
 static void reduce_layer(struct engine *e, int layer)
 {
     const int first = e->batches.first_of_layer[layer], last = e->batches.first_of_layer[layer + 1];
-    comm_device_reduce(e->comm, e->streams.reducing, e->norms.gradients.arrays + first,
+    streams_follow(e, e->streams.summing, e->device->compute);
+    comm_device_reduce(e->comm, e->streams.summing, e->norms.gradients.arrays + first,
                        last - first);
     e->norms.reducing = layer;
 }
@@ -74,7 +72,8 @@ static void take_reduced(struct engine *e)
 {
     if (e->norms.reducing < 0)
         return;
-    comm_device_finish(e->comm, e->streams.reducing);
+    comm_device_finish(e->comm, e->streams.summing);
+    streams_follow(e, e->streams.reducing, e->streams.summing);
     take_layer(e, e->norms.reducing);
     e->norms.reducing = -1;
 }
@@ -92,11 +91,12 @@ void engine_before_gradients(struct engine *e, int layer)
 void engine_layer_gradients_ready(struct engine *e, int layer)
 {
     take_reduced(e);
-    streams_follow(e, e->streams.reducing, e->device->compute);
-    if (e->ranks == 1)
-        take_layer(e, layer);
-    else
+    if (e->ranks > 1) {
         reduce_layer(e, layer);
+        return;
+    }
+    streams_follow(e, e->streams.reducing, e->device->compute);
+    take_layer(e, layer);
 }
 
 /* ---- the end of a step ---- */
@@ -132,11 +132,8 @@ static void measure_step(struct engine *e)
 /* After the warm-up, windows of the configured length begin. */
 static void leave_warm_up(struct engine *e)
 {
-    int first =
-        e->config.apply_lag > FIRST_AUTO_INTERVAL ? e->config.apply_lag : FIRST_AUTO_INTERVAL;
-    int interval = e->config.update_interval ? e->config.update_interval : first;
     if (e->step == e->config.full_warm_up_rounds)
-        windows_begin(e, interval, e->config.apply_lag, e->step);
+        windows_begin_configured(e);
 }
 
 /* What is done on the device with this step's gradient; it reads the clipping factor there, so the

@@ -10,11 +10,14 @@ void streams_create(struct engine *e)
     struct device *d = e->device;
     struct streams *s = &e->streams;
     size_t layers = (size_t)e->table->n_layers;
-    s->reducing = d->stream_create();
-    s->gathering = d->stream_create();
-    s->down = d->stream_create();
-    s->up = d->stream_create();
-    s->carrying = d->stream_create();
+    /* Kernels beside the model's take what it leaves, which by plans costs it less than if they
+     * were first. Collectives are: what one rank keeps waiting, all wait for. */
+    s->summing = d->stream_create(STREAM_FIRST);
+    s->gathering = d->stream_create(STREAM_FIRST);
+    s->reducing = d->stream_create(STREAM_BEHIND);
+    s->down = d->stream_create(STREAM_BEHIND);
+    s->up = d->stream_create(STREAM_BEHIND);
+    s->carrying = d->stream_create(STREAM_BEHIND);
     s->mark = d->event_create();
     s->norm_known = d->event_create();
     s->read = d->event_create();
@@ -35,7 +38,7 @@ void streams_release(struct engine *e)
 {
     struct device *d = e->device;
     struct streams *s = &e->streams;
-    struct stream *streams[] = {s->reducing, s->gathering, s->down, s->up, s->carrying};
+    struct stream *streams[] = {s->summing, s->reducing, s->gathering, s->down, s->up, s->carrying};
     for (size_t i = 0; i < sizeof streams / sizeof *streams; i++)
         d->stream_destroy(streams[i]);
     d->event_destroy(s->mark);
@@ -61,8 +64,8 @@ int streams_slot(const struct engine *e, int layer)
 void streams_wait(struct engine *e)
 {
     struct streams *s = &e->streams;
-    struct stream *streams[] = {s->reducing, s->gathering, s->down,
-                                s->up,       s->carrying,  e->device->compute};
+    struct stream *streams[] = {s->summing, s->reducing, s->gathering,      s->down,
+                                s->up,      s->carrying, e->device->compute};
     for (size_t i = 0; i < sizeof streams / sizeof *streams; i++)
         e->device->stream_wait(streams[i]);
 }

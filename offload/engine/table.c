@@ -16,8 +16,10 @@ void table_place(struct engine *e)
     e->batches.rows =
         arena_take(a, &a->use.workspace, (size_t)e->n_matrices, sizeof *e->batches.rows);
     e->list.device = arena_take(a, &a->use.important, n, sizeof *e->list.device);
-    if (!is_measuring(e))
-        e->list.host = zf_malloc(sizeof *e->list.host * (n + 1));
+    if (is_measuring(e))
+        return;
+    e->list.host = e->device->allocate_host(sizeof *e->list.host * (n + 1));
+    e->list.read = e->device->event_create();
 }
 
 static struct matrix_rows rows_of(const struct engine *e, const struct matrix *m)
@@ -94,13 +96,18 @@ void table_release(struct engine *e)
 {
     free(e->batches.layers);
     free(e->batches.first_of_layer);
-    free(e->list.host);
     free(e->list.first);
+    if (!e->list.read)
+        return;
+    e->device->release_host(e->list.host);
+    e->device->event_destroy(e->list.read);
 }
 
 void table_list_begin(struct engine *e)
 {
+    e->device->event_wait(e->list.read);
     e->list.n = e->list.n_matrices = 0;
+    visits_begin(e);
 }
 
 static void begin_matrix(struct update_list *l, int matrix)
@@ -114,7 +121,12 @@ void table_list_add(struct engine *e, const struct matrix *m, int row)
     struct update_list *l = &e->list;
     begin_matrix(l, m->index);
     assert(l->n_matrices == m->index + 1);
-    l->host[l->n++] = (struct channel_update){m->index, m->slot_of[row], row, m->host.updates[row]};
+    struct channel_update *u = &l->host[l->n];
+    *u = (struct channel_update){
+        .matrix = m->index, .slot = m->slot_of[row], .row = row, .updates = m->host.updates[row]};
+    if (state_visits(e, m))
+        u->visit = visits_add(e, m, l->n);
+    l->n++;
 }
 
 void table_list_end(struct engine *e)
@@ -123,5 +135,6 @@ void table_list_end(struct engine *e)
     struct device *d = e->device;
     begin_matrix(l, e->n_matrices);
     d->copy(d->compute, l->device, l->host, sizeof *l->host * (size_t)l->n);
+    d->event_record(l->read, d->compute);
     l->important = false;
 }

@@ -11,6 +11,8 @@
 #include <string.h>
 
 #define ALL_GROUPS UINT64_MAX
+/* update_interval "auto" and "keep_up" begin with this. */
+#define FIRST_AUTO_INTERVAL 4
 
 /* Where each matrix's deferred gradients are taken to. All have a place where they wait for the
  * clipping factor; where they only wait for the link, layers share slots as their gradients do. */
@@ -470,6 +472,13 @@ void windows_begin(struct engine *e, int interval, int lag, int first_step)
     selection_count(e);
 }
 
+void windows_begin_configured(struct engine *e)
+{
+    const int lag = e->config.apply_lag;
+    const int first = lag > FIRST_AUTO_INTERVAL ? lag : FIRST_AUTO_INTERVAL;
+    windows_begin(e, e->config.update_interval ? e->config.update_interval : first, lag, e->step);
+}
+
 struct group windows_anew(const struct group *g)
 {
     return (struct group){.update = {.layers = g->update.layers},
@@ -483,7 +492,10 @@ void windows_forget(struct engine *e)
     for (int j = 0; j < ENGINE_MAX_INTERVAL; j++)
         w->groups[j] = windows_anew(&w->groups[j]);
     w->accumulation.begun = false;
-    windows_begin(e, 1, 0, 0);
+    if (e->config.full_warm_up_rounds > 0)
+        windows_begin(e, 1, 0, 0);
+    else
+        windows_begin_configured(e);
 }
 
 /* What a committed update has left of a deferred row. */

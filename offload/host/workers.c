@@ -3,6 +3,7 @@
 #include "data/alloc.h"
 #include "data/clock.h"
 #include "data/rng.h"
+#include "model/device/numa.h"
 #include "model/plan/plan.h"
 #include "offload/host/cores.h"
 
@@ -235,10 +236,19 @@ static void worker_start(struct worker *w)
     CPU_FREE(set);
 }
 
+/* CPUs of the cores that ranks share; the caller frees them. */
+static int list_cores(const struct worker_config *config, int **cpus)
+{
+    const char *root = config->root ? config->root : "";
+    const int node = config->near ? numa_node_of_pci(root, config->near) : -1;
+    const int n = cpu_cores_list(cpus), near = numa_keep_cpus(root, node, *cpus, n);
+    return near > 0 ? near : n;
+}
+
 struct worker_pool *worker_pool_create(const struct worker_config *config)
 {
     int *cpus = NULL, first;
-    int n_cores = config->plan ? (int)plan_machine(config->plan)->cores : cpu_cores_list(&cpus);
+    int n_cores = config->plan ? (int)plan_machine(config->plan)->cores : list_cores(config, &cpus);
     n_cores = cpu_cores_share(n_cores, config->local_rank, config->local_size, &first);
     int n_free = n_cores - (int)ceilf(config->reserved_share * (float)n_cores);
     int n = config->threads ? config->threads : n_free > 0 ? n_free : 1;

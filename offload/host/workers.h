@@ -25,9 +25,13 @@ struct plan;
 struct worker_config {
     int local_rank, local_size; /* this rank's place among those on the machine that share the
                                    process's CPU affinity mask; they split its cores evenly */
-    float reserved_share;       /* of this rank's cores, from 0 to 1: kept for the main thread
+    const char
+        *near; /* a GPU's address on the PCI bus: cores of its NUMA node alone are used, where
+                         the process may use any (model/device/numa.h); NULL: all */
+    const char *root;     /* tests: where /sys is looked for; NULL: in its place */
+    float reserved_share; /* of this rank's cores, from 0 to 1: kept for the main thread
                                    (pt_reserved_cores_perc), rounded up */
-    int threads;                /* exactly so many, pinned if this rank has as many cores; 0: one
+    int threads;          /* exactly so many, pinned if this rank has as many cores; 0: one
                                    for each core that is not reserved, or a single unpinned one */
     /* For tests: a worker sleeps before each chunk, up to so many seconds: a function of the seed,
      * the ticket and the chunk. 0: it does not. */

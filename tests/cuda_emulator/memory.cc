@@ -4,11 +4,13 @@
 #include "internal.h"
 
 #include <map>
+#include <mutex>
 #include <signal.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/mman.h>
+#include <unistd.h>
 
 #define ALIGNMENT 256
 #define RED_ZONE  256
@@ -18,10 +20,13 @@
 struct allocation {
     size_t bytes;
     bool pinned;
+    bool registered; /* pinned, but not allocated here */
 };
 
-static std::map<uintptr_t, allocation> allocations; /* by their beginning */
-static char *reserved, *frontier;                   /* in use: reserved to frontier */
+/* By their beginning. Other threads may register some: whoever looks or changes holds the lock. */
+static std::map<uintptr_t, allocation> allocations;
+static std::mutex allocations_lock;
+static char *reserved, *frontier; /* in use: reserved to frontier */
 static size_t reserved_bytes, total_bytes, used_bytes;
 static struct sigaction earlier_handler;
 
@@ -87,10 +92,29 @@ void emulator_close_device()
     install_handler();
 }
 
+static void note_allocation(const void *memory, allocation one)
+{
+    const std::lock_guard<std::mutex> hold(allocations_lock);
+    allocations[(uintptr_t)memory] = one;
+}
+
+/* What begins there is taken out of the list; its bytes are 0 where nothing does. */
+static allocation forget_allocation(const void *memory)
+{
+    const std::lock_guard<std::mutex> hold(allocations_lock);
+    auto found = allocations.find((uintptr_t)memory);
+    if (found == allocations.end())
+        return {};
+    const allocation one = found->second;
+    allocations.erase(found);
+    return one;
+}
+
 /* The first gap for so many bytes with a red zone on both sides; NULL: there is none. */
 static char *find_gap(size_t bytes)
 {
     char *at = reserved;
+    const std::lock_guard<std::mutex> hold(allocations_lock);
     for (const auto &[begin, one] : allocations) {
         if (one.pinned)
             continue;
@@ -138,7 +162,7 @@ cudaError_t cudaMalloc(void **memory, size_t bytes)
     memset(at, POISON, bytes);
     paint_surroundings(at, bytes);
     emulator_close_device();
-    allocations[(uintptr_t)at] = {bytes, false};
+    note_allocation(at, {bytes, false, false});
     used_bytes += bytes;
     *memory = at;
     return cudaSuccess;
@@ -167,17 +191,18 @@ cudaError_t cudaFree(void *memory)
     emulator_enter("cudaFree");
     if (!memory)
         return cudaSuccess;
-    auto found = allocations.find((uintptr_t)memory);
-    if (found == allocations.end() || found->second.pinned)
+    const allocation one = forget_allocation(memory);
+    if (!one.bytes || one.pinned)
         emulator_fault("cudaFree of %p, which cudaMalloc did not return", memory);
+    note_allocation(memory, one); /* what is under way may use it */
     emulator_drain();
     emulator_open_device();
-    check_surroundings((char *)memory, found->second.bytes);
-    memset(memory, POISON, found->second.bytes);
-    ASAN_POISON_MEMORY_REGION(memory, found->second.bytes);
+    check_surroundings((char *)memory, one.bytes);
+    memset(memory, POISON, one.bytes);
+    ASAN_POISON_MEMORY_REGION(memory, one.bytes);
     emulator_close_device();
-    used_bytes -= found->second.bytes;
-    allocations.erase(found);
+    used_bytes -= one.bytes;
+    forget_allocation(memory);
     return cudaSuccess;
 }
 
@@ -190,7 +215,7 @@ cudaError_t cudaMallocHost(void **memory, size_t bytes)
     if (posix_memalign(memory, ALIGNMENT, bytes) != 0)
         return cudaErrorMemoryAllocation;
     memset(*memory, POISON, bytes);
-    allocations[(uintptr_t)*memory] = {bytes, true};
+    note_allocation(*memory, {bytes, true, false});
     return cudaSuccess;
 }
 
@@ -199,12 +224,35 @@ cudaError_t cudaFreeHost(void *memory)
     emulator_enter("cudaFreeHost");
     if (!memory)
         return cudaSuccess;
-    auto found = allocations.find((uintptr_t)memory);
-    if (found == allocations.end() || !found->second.pinned)
+    const allocation one = forget_allocation(memory);
+    if (!one.pinned || one.registered)
         emulator_fault("cudaFreeHost of %p, which cudaMallocHost did not return", memory);
+    note_allocation(memory, one);
     emulator_drain();
-    allocations.erase(found);
+    forget_allocation(memory);
     free(memory);
+    return cudaSuccess;
+}
+
+/* Any thread may call this one. It takes a while. */
+cudaError_t cudaHostRegister(void *memory, size_t bytes, unsigned flags)
+{
+    if (flags != cudaHostRegisterPortable || bytes == 0)
+        return cudaErrorInvalidValue;
+    usleep(20);
+    note_allocation(memory, {bytes, true, true});
+    return cudaSuccess;
+}
+
+cudaError_t cudaHostUnregister(void *memory)
+{
+    emulator_enter("cudaHostUnregister");
+    const allocation one = forget_allocation(memory);
+    if (!one.registered)
+        emulator_fault("cudaHostUnregister of %p, which is not registered", memory);
+    note_allocation(memory, one);
+    emulator_drain();
+    forget_allocation(memory);
     return cudaSuccess;
 }
 
@@ -220,6 +268,7 @@ cudaError_t cudaMemGetInfo(size_t *free_bytes, size_t *all_bytes)
 /* The allocation that begins at or before an address, if the address lies in it or at its end. */
 static const std::pair<const uintptr_t, allocation> *find_allocation(const void *memory)
 {
+    const std::lock_guard<std::mutex> hold(allocations_lock);
     auto after = allocations.upper_bound((uintptr_t)memory);
     if (after == allocations.begin())
         return NULL;

@@ -5,7 +5,7 @@
 
 #define MULTIPROCESSORS 4
 
-static int chosen_device;
+static thread_local int chosen_device;
 
 static int device_count()
 {
@@ -47,7 +47,6 @@ cudaError_t cudaGetDeviceCount(int *count)
 
 cudaError_t cudaSetDevice(int device)
 {
-    emulator_enter("cudaSetDevice");
     if (device < 0 || device >= device_count())
         return cudaErrorInvalidDevice;
     chosen_device = device;

@@ -32,6 +32,7 @@ struct operation {
 struct CUstream_st {
     int number;
     std::deque<operation> queue;
+    int priority = 0;
 };
 
 struct CUevent_st {
@@ -275,8 +276,15 @@ cudaError_t cudaStreamCreateWithFlags(cudaStream_t *stream, unsigned flags)
 
 cudaError_t cudaStreamCreateWithPriority(cudaStream_t *stream, unsigned flags, int priority)
 {
-    (void)priority;
-    return cudaStreamCreateWithFlags(stream, flags);
+    const cudaError_t code = cudaStreamCreateWithFlags(stream, flags);
+    (*stream)->priority = priority;
+    return code;
+}
+
+cudaError_t cudaStreamGetPriority(cudaStream_t stream, int *priority)
+{
+    *priority = stream->priority;
+    return cudaSuccess;
 }
 
 cudaError_t cudaStreamDestroy(cudaStream_t stream)

@@ -56,6 +56,27 @@ static void a_missing_event_is_a_wrong_result(void **)
     assert_true(wrong_relays(true) > 0);
 }
 
+static int priority_of(struct stream *s)
+{
+    int priority;
+    check_cuda(cudaStreamGetPriority((cudaStream_t)device_cuda_stream(s), &priority));
+    return priority;
+}
+
+/* Lower numbers go first. */
+static void streams_of_the_device_have_priorities(void **)
+{
+    struct zf_error err;
+    struct device *d = device_cuda(0, &err);
+    assert_works(d != NULL, err);
+    struct stream *first = d->stream_create(STREAM_FIRST),
+                  *behind = d->stream_create(STREAM_BEHIND);
+    assert_true(priority_of(first) < priority_of(d->compute));
+    assert_true(priority_of(d->compute) < priority_of(behind));
+    d->stream_destroy(first);
+    d->stream_destroy(behind);
+}
+
 /* A wait means the newest record as of the call: not one that follows, and nothing if there is
  * none. */
 static void waits_mean_the_newest_record(void **)
@@ -212,6 +233,29 @@ static void pinned_memory_is_read_late(void **)
     check_cuda(cudaFreeHost(pinned));
     check_cuda(cudaFree(x));
     destroy_stream(s);
+}
+
+/* Copies wait until it is pinned, or else they would read it at once. */
+static void what_is_pinned_later_is_read_late(void **)
+{
+    enum { LAST = 1 << 14 };
+    struct zf_error err;
+    struct device *d = device_cuda(0, &err);
+    assert_works(d != NULL, err);
+    float *x = (float *)d->allocate(sizeof *x), value;
+    int n_late = 0;
+    for (uint32_t seed = 0; seed < N_SEEDS; seed++) {
+        float *later = (float *)d->allocate_host_later((LAST + 1) * sizeof *later);
+        emulator_seed(seed);
+        later[LAST] = 1;
+        d->copy(d->compute, x, later + LAST, sizeof *x);
+        later[LAST] = 2;
+        read_back(&value, x, 1);
+        n_late += value == 2;
+        d->release_host(later);
+    }
+    assert_in_range(n_late, N_SEEDS / 2, N_SEEDS);
+    d->release(x);
 }
 
 static void memory_is_finite(void **)
@@ -530,11 +574,13 @@ int main(void)
         cmocka_unit_test(events_order_streams),
         cmocka_unit_test(a_missing_event_is_a_wrong_result),
         cmocka_unit_test(waits_mean_the_newest_record),
+        cmocka_unit_test(streams_of_the_device_have_priorities),
         cmocka_unit_test(events_have_the_time_of_the_stream),
         cmocka_unit_test(nothing_runs_before_somebody_waits),
         cmocka_unit_test(host_functions_run_in_their_turn),
         cmocka_unit_test(copies_keep_their_promises),
         cmocka_unit_test(pinned_memory_is_read_late),
+        cmocka_unit_test(what_is_pinned_later_is_read_late),
         cmocka_unit_test(memory_is_finite),
         cmocka_unit_test(wrong_pointers_are_caught),
         cmocka_unit_test(pointers_in_structs_are_told_from_the_rest),

@@ -107,7 +107,7 @@ static void pinned_memory_is_read_in_the_stream(void **state)
         unsigned char *expected = bytes_of(N, order), *x = cuda->allocate_host(N);
         unsigned char *y = cuda->allocate_host(N);
         void *memory = cuda->allocate(N), *other = cuda->allocate(N);
-        struct stream *s = cuda->stream_create();
+        struct stream *s = cuda->stream_create(STREAM_BEHIND);
         memcpy(x, expected, N);
         cuda->copy(s, memory, x, N);
         cuda->copy(s, other, memory, N);
@@ -129,6 +129,33 @@ static void pinned_memory_is_read_in_the_stream(void **state)
     }
 }
 
+/* Copies wait for what they need of it, and cross from one piece to the next; where they begin and
+ * end is all one. What is released may not be pinned yet. */
+static void memory_is_pinned_by_and_by(void **state)
+{
+    enum { PIECES = 20, PIECE = 4099, LATER = PIECES * PIECE };
+    (void)state;
+    for (uint32_t order = 0; order < CUDA_ORDERS; order++) {
+        cuda_order(order);
+        unsigned char *expected = bytes_of(LATER, order);
+        unsigned char *x = cuda->allocate_host_later(LATER), *y = cuda->allocate_host_later(LATER);
+        void *unused = cuda->allocate_host_later(LATER), *memory = cuda->allocate(LATER);
+        memcpy(x, expected, LATER);
+        memset(y, 0, LATER);
+        cuda->release_host(unused);
+        for (int i = PIECES - 1; i >= 0; i--)
+            cuda->copy(cuda->compute, (char *)memory + i * PIECE, x + i * PIECE, PIECE);
+        cuda->copy(cuda->compute, y, memory, LATER - 1);
+        cuda->stream_wait(cuda->compute);
+        assert_memory_equal(y, expected, LATER - 1);
+        assert_int_equal(y[LATER - 1], 0);
+        cuda->release_host(x);
+        cuda->release_host(y);
+        cuda->release(memory);
+        free(expected);
+    }
+}
+
 /* What one stream writes another reads, there and back, by events alone. */
 static void events_order_streams(void **state)
 {
@@ -141,7 +168,7 @@ static void events_order_streams(void **state)
         struct event *event = cuda->event_create();
         memcpy(x, expected, N);
         for (int i = 0; i < 5; i++) {
-            streams[i] = cuda->stream_create();
+            streams[i] = cuda->stream_create(STREAM_BEHIND);
             memory[i] = cuda->allocate(N);
             if (i > 0)
                 cuda->event_order(streams[i], event);
@@ -169,7 +196,7 @@ static void timed_events_tell_the_devices_time(void **state)
 {
     (void)state;
     enum { PIECES = 4, BYTES = 8 << 20 };
-    struct stream *other = cuda->stream_create();
+    struct stream *other = cuda->stream_create(STREAM_BEHIND);
     struct event *event[PIECES + 1];
     char *memory = cuda->allocate(BYTES);
     double sum = 0;
@@ -231,7 +258,7 @@ static void calls_come_in_order(void **state)
         unsigned char *x = cuda->allocate_host(2);
         unsigned char *values = cuda->allocate_host(8);
         void *memory = cuda->allocate(8);
-        struct stream *s = cuda->stream_create();
+        struct stream *s = cuda->stream_create(STREAM_BEHIND);
         struct call calls[8];
         int n_calls = 0;
         for (int i = 0; i < 8; i++)
@@ -291,6 +318,7 @@ int main(void)
         cmocka_unit_test(reserved_memory_is_handed_out),
         cmocka_unit_test(ordinary_memory_is_read_at_once),
         cmocka_unit_test(pinned_memory_is_read_in_the_stream),
+        cmocka_unit_test(memory_is_pinned_by_and_by),
         cmocka_unit_test(events_order_streams),
         cmocka_unit_test(timed_events_tell_the_devices_time),
         cmocka_unit_test(an_event_never_recorded_has_passed),

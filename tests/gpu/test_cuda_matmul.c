@@ -247,7 +247,8 @@ static void streams_do_not_share_scratch(void **state)
     struct result expected = run_cuda(&e, false);
     for (uint32_t order = 0; order < CUDA_ORDERS; order++) {
         cuda_order(order);
-        struct stream *streams[2] = {cuda->stream_create(), cuda->stream_create()};
+        struct stream *streams[2] = {cuda->stream_create(STREAM_BEHIND),
+                                     cuda->stream_create(STREAM_BEHIND)};
         struct placed a = place(e.a, 40 * 16, 0, DTYPE_BF16),
                       b = place(e.b, 24 * 16, 0, DTYPE_BF16);
         struct placed bias = place(e.bias, 24, 0, DTYPE_BF16);

@@ -216,7 +216,7 @@ static void run_on(struct device *d, operator_test test, const void *example, in
     on = d;
     offset = off;
     n_kept = n_arrays = n_pinned = 0;
-    uploads = d->stream_create();
+    uploads = d->stream_create(STREAM_BEHIND);
     uploaded = d->event_create();
     test(example);
     d->stream_wait(d->compute);

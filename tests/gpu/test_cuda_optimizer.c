@@ -305,8 +305,9 @@ static int make_updates(struct channel_update *updates)
         if (widths[k].n_rows > 0)
             for (int i = 0; i < SLOTS; i++)
                 if (i % 7 != 3)
-                    updates[n++] = (struct channel_update){
-                        k, i, (i * 17 + 5) % ROWS, i < 10 ? (uint32_t)i % 2 : 1000 * (uint32_t)i};
+                    updates[n++] =
+                        (struct channel_update){k, i, (i * 17 + 5) % ROWS,
+                                                i < 10 ? (uint32_t)i % 2 : 1000 * (uint32_t)i, 0};
     return n;
 }
 

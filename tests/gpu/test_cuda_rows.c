@@ -486,7 +486,8 @@ static uint16_t *round_trip(const struct rows_case *c, uint32_t key, int group, 
 {
     const size_t n = first_of(SHAPES), bytes = sizeof(uint16_t) * n;
     const struct channel_set all = {c->n_groups, true, UINT64_MAX};
-    struct stream *up = cuda->stream_create(), *down = cuda->stream_create();
+    struct stream *up = cuda->stream_create(STREAM_BEHIND),
+                  *down = cuda->stream_create(STREAM_BEHIND);
     struct event *arrived = cuda->event_create(), *gathered = cuda->event_create();
     struct event *left = cuda->event_create(), *updated = cuda->event_create();
     const float one = 1;

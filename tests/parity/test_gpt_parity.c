@@ -108,7 +108,7 @@ static void describe_rows(struct optimizer *o, struct gpt *model, const struct p
                                        .cols = p->cols,
                                        .decays = p->decay};
         for (int row = 0; row < p->rows; row++)
-            updates[n++] = (struct channel_update){i, row, row, 0};
+            updates[n++] = (struct channel_update){i, row, row, 0, 0};
     }
     o->batch = matrix_batch_upload(o->device, rows, table->n_params);
     o->device->copy(o->device->compute, o->updates, updates, (size_t)n * sizeof *updates);

@@ -13,6 +13,21 @@ static void knows_its_ranks(void **state)
     assert_string_equal(comm_device_transport(world), comm_size(world) > 1 ? "MPI" : "none");
 }
 
+/* Those of one machine that say the same, in their order; tests run unbound. */
+static void peers_say_the_same(void **state)
+{
+    (void)state;
+    const int rank = comm_rank(world), size = comm_size(world);
+    int place = -1, peers = -1;
+    comm_core_peers(world, 7, &place, &peers);
+    assert_true(place == comm_core_rank(world) && peers == comm_core_size(world));
+    if (comm_core_size(world) < size)
+        return; /* each on cores of its own */
+    comm_core_peers(world, rank % 2, &place, &peers);
+    assert_int_equal(place, rank / 2);
+    assert_int_equal(peers, (size + 1 - rank % 2) / 2);
+}
+
 static void all_reduces(void **state)
 {
     (void)state;
@@ -69,6 +84,7 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(knows_its_ranks),
+        cmocka_unit_test(peers_say_the_same),
         cmocka_unit_test(all_reduces),
         cmocka_unit_test(reduces),
         cmocka_unit_test(gathers),

@@ -2,7 +2,7 @@
  * that claims a memory of its own. */
 #include "tests/testing.h"
 
-#include "cmd/memory_need.h"
+#include "cmd/memory_choice.h"
 #include "cmd/memory_plan.h"
 #include "model/plan/plan.h"
 
@@ -254,7 +254,7 @@ static void slots_for_all_blocks_are_told_of(void **state)
 /* What may be chosen, of a run that leaves all of it open; and what it takes. */
 struct choice {
     int micro, recompute, on_host, parameters, important, slots;
-    size_t bytes;
+    size_t bytes, host; /* of the device's memory, and of the host's */
 };
 #define BATCH 256 /* of LONGEST tokens */
 
@@ -284,10 +284,11 @@ static struct choice chosen(void)
                            config.offload_param == OFFLOAD_CPU,
                            config.zenflow.offload,
                            config.param_buffers,
-                           memory_total(&run.memory)};
+                           memory_total(&run.memory),
+                           0};
 }
 
-static size_t bytes_of(const struct choice *k)
+static void measure(struct choice *k)
 {
     struct config c = config;
     const struct memory_job job = {run.device, run.comm, &run.model_config, LONGEST};
@@ -299,7 +300,8 @@ static size_t bytes_of(const struct choice *k)
     c.zenflow.offload = k->important;
     c.param_buffers = k->slots;
     const struct memory_use use = memory_need(&job, &c);
-    return memory_total(&use);
+    k->bytes = memory_total(&use);
+    k->host = memory_need_host(&job, &c);
 }
 
 /* Appends what may be chosen with micro-batches from `most` down to `least`, the others in the
@@ -309,9 +311,9 @@ static void add_choices(struct choice *all, int *n, int most, int least)
     for (int slots = 2; slots >= 1; slots--)
         for (int bits = 0; bits < 16; bits++)
             for (int micro = most; micro >= least; micro /= 2) {
-                struct choice k = {micro, bits & 1, bits >> 1 & 1, bits >> 2 & 1, bits >> 3 & 1,
-                                   slots, 0};
-                k.bytes = bytes_of(&k);
+                struct choice k = {
+                    micro, bits & 1, bits >> 1 & 1, bits >> 2 & 1, bits >> 3 & 1, slots, 0, 0};
+                measure(&k);
                 all[(*n)++] = k;
             }
 }
@@ -336,18 +338,24 @@ static int list_choices(struct machine *gpu, struct choice *all)
     return n;
 }
 
-/* On a machine with so much device memory; the plan of its run is the choice. */
-static void plan_with(const struct machine *gpu, size_t bytes)
+/* On a machine with so much memory of device and host; the plan of its run is the choice. */
+static void plan_with_host(const struct machine *gpu, size_t bytes, size_t host)
 {
     struct machine machine = *gpu;
     struct device *before = run.device;
     machine.memory_bytes = (double)bytes;
+    machine.host_memory_bytes = (double)host;
     run.device = device_plan_create(&machine, 1, &PLAN_GRADIENTS);
     make_run(all_open);
     run.model_config.n_layer = 6;
     assert_true(plan(0)); /* the device says for itself what is free */
     device_plan_destroy(run.device);
     run.device = before;
+}
+
+static void plan_with(const struct machine *gpu, size_t bytes)
+{
+    plan_with_host(gpu, bytes, (size_t)1 << 40);
 }
 
 static void assert_chosen(const struct choice *expected, size_t bytes)
@@ -394,6 +402,97 @@ static void the_fastest_that_fits_is_chosen(void **state)
     for (int i = 0; i < 6; i++)
         if (!seen[i])
             fail_msg("nothing called for change %d", i);
+}
+
+/* Where the host has no room for windows, nothing that has them there is chosen. */
+static void the_hosts_memory_counts_too(void **state)
+{
+    (void)state;
+    struct machine gpu;
+    struct choice all[MOST_CHOICES];
+    const int n = list_choices(&gpu, all);
+    int others = 0;
+    for (int i = 0; i < n; i += 1 + i / 8) {
+        const size_t bytes = all[i].bytes, host = all[0].host;
+        int first = 0, either = 0;
+        while (first < n && (all[first].bytes > bytes || all[first].host > host))
+            first++;
+        while (all[either].bytes > bytes)
+            either++;
+        if (first == n)
+            continue;
+        plan_with_host(&gpu, bytes, host);
+        assert_chosen(&all[first], bytes);
+        others += first != either;
+        config_free(&config);
+    }
+    assert_true(others > 0);
+    plan_with_host(&gpu, (size_t)1 << 40, all[0].host - 1);
+    char wanted[400];
+    snprintf(wanted, sizeof wanted,
+             "warning: this run needs %s of host memory, %s more than there is (%s): it fits with "
+             "zero_optimization.offload_optimizer.device \"none\" with "
+             "zero_optimization.zenflow.enabled false, and then needs ",
+             size_text((double)all[0].host).text, size_text(1).text,
+             size_text((double)all[0].host - 1).text);
+    if (!strstr(printed, wanted))
+        fail_msg("not \"%s\":\n%s", wanted, printed);
+    config_free(&config);
+}
+
+/* What lacks host memory is refused before anything is taken, and what was asked for by name is in
+ * the advice: the cheapest first. */
+static void advises_of_the_hosts_memory(void **state)
+{
+    (void)state;
+    const char *const zenflow[] = {"--zero_optimization.stage",
+                                   "2",
+                                   OPTIMIZER,
+                                   ZENFLOW "topk_ratio",
+                                   "0.1",
+                                   ZENFLOW "accumulate",
+                                   "host",
+                                   ZENFLOW "update_interval",
+                                   "4",
+                                   ZENFLOW "full_warm_up_rounds",
+                                   "3",
+                                   NULL};
+    static const char *const advice[] = {
+        "it fits with zero_optimization.zenflow.full_warm_up_rounds 0, and then needs ",
+        "it fits with zero_optimization.zenflow.accumulate \"device\", and then needs ",
+        "it fits with zero_optimization.offload_optimizer.device \"none\" with "};
+    struct machine gpu;
+    struct device *before = run.device;
+    const struct memory_job job = {NULL, run.comm, &run.model_config, LONGEST};
+    make_run(zenflow);
+    for (int i = 0; i < 3; i++) {
+        struct memory_job planned = job;
+        assert_works(machine_load(&gpu, ZF_TESTS_DIR "/../configs/machines/h100.json", &err), err);
+        run.device = planned.device = device_plan_create(&gpu, 1, &PLAN_GRADIENTS);
+        const size_t host = memory_need_host(&planned, &config);
+        device_plan_destroy(run.device);
+        gpu.host_memory_bytes = (double)host - 1;
+        run.device = device_plan_create(&gpu, 1, &PLAN_GRADIENTS);
+        assert_true(plan(0));
+        if (!strstr(printed, advice[i]))
+            fail_msg("not \"%s\":\n%s", advice[i], printed);
+        device_plan_destroy(run.device);
+        if (i == 0)
+            config.zenflow.full_warm_up_rounds = 0;
+        else
+            config.zenflow.accumulate = ZENFLOW_ACCUMULATE_DEVICE;
+    }
+    run.device = before;
+    run.model_config.n_layer = 400; /* 160 TB: more than any host has */
+    run.model_config.n_embd = 51200;
+    run.model_config.n_inner = 4 * 51200;
+    run.model_config.head_dim = 128;
+    run.model_config.n_head = run.model_config.n_kv_heads = 400;
+    assert_false(plan((size_t)1 << 50));
+    assert_int_equal(reserved, 0);
+    assert_says(err, "this run needs ");
+    assert_says(err, " of host memory, ");
+    config_free(&config);
 }
 
 /* Each line says what was chosen, and what one change less would have lacked. */
@@ -546,6 +645,8 @@ int main(void)
         cmocka_unit_test(parameters_are_divided_over_ranks),
         cmocka_unit_test(slots_for_all_blocks_are_told_of),
         cmocka_unit_test(the_fastest_that_fits_is_chosen),
+        cmocka_unit_test(the_hosts_memory_counts_too),
+        cmocka_unit_test(advises_of_the_hosts_memory),
         cmocka_unit_test(choices_are_told),
         cmocka_unit_test(auto_is_settled_where_memory_is_the_hosts),
         cmocka_unit_test(the_cpu_devices_memory_is_the_hosts),

@@ -31,7 +31,8 @@ static void make_updates(struct slots *s)
             for (int i = 0; i < SLOTS; i++) {
                 const uint32_t count = i < 10 || i > 35 ? (uint32_t)i % 2 : 1000 * (uint32_t)i;
                 if (i % 7 != 3)
-                    s->updates[s->n++] = (struct channel_update){k, i, (i * 17 + 5) % ROWS, count};
+                    s->updates[s->n++] = (struct channel_update){
+                        .matrix = k, .slot = i, .row = (i * 17 + 5) % ROWS, .updates = count};
             }
 }
 

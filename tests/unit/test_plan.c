@@ -33,7 +33,7 @@ static struct device counting_device(void)
     device_bytes = host_bytes = 0;
     struct device d = *real;
     d.allocate = count_device;
-    d.allocate_host = count_host;
+    d.allocate_host = d.allocate_host_later = count_host;
     return d;
 }
 

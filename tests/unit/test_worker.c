@@ -1,5 +1,6 @@
 /* offload/worker and cpu_cores: every chunk runs once, on its worker, in order; results and tickets
  * hold under random delays; submitting beyond the ring waits. Run under TSan too. */
+#include "tests/folder.h"
 #include "tests/testing.h"
 
 #include "data/alloc.h"
@@ -246,6 +247,43 @@ static void pins_within_the_affinity_mask(void **state)
     worker_pool_destroy(pool);
 }
 
+static void write_text(const char *path, const char *text)
+{
+    struct zf_error err;
+    char *file = zf_format("%s%s", folder, path), *above = zf_strdup(file);
+    *strrchr(above, '/') = 0;
+    assert_works(file_make_directory(above, &err), err);
+    assert_works(file_write(file, text, strlen(text), &err), err);
+    free(above);
+    free(file);
+}
+
+/* Of a made-up machine whose GPU hangs on node 1, which has the last of this one's cores alone. */
+static void runs_near_the_gpu(void **state)
+{
+    (void)state;
+    int *cpus, n = cpu_cores_list(&cpus);
+    char list[16];
+    struct worker_config config = {.local_size = 1, .threads = 1, .root = folder};
+    snprintf(list, sizeof list, "%d\n", cpus[n - 1]);
+    write_text("/sys/devices/system/node/node1/cpulist", list);
+    write_text("/sys/bus/pci/devices/0000:3b:00.0/numa_node", "1\n");
+    for (int nodes = 1; nodes <= 2; nodes++) {
+        write_text("/sys/devices/system/node/has_memory", nodes == 1 ? "0\n" : "0-1\n");
+        config.threads = 0;
+        config.near = "0000:3B:00.0";
+        struct worker_pool *pool = worker_pool_create(&config);
+        assert_int_equal(worker_pool_threads(pool), nodes == 1 ? n : 1);
+        assert_int_equal(worker_pool_cpu(pool, 0), nodes == 1 ? cpus[0] : cpus[n - 1]);
+        worker_pool_destroy(pool);
+        config.near = "0000:5e:00.0"; /* nothing is told of it */
+        pool = worker_pool_create(&config);
+        assert_int_equal(worker_pool_threads(pool), n);
+        worker_pool_destroy(pool);
+    }
+    free(cpus);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -257,6 +295,7 @@ int main(void)
         cmocka_unit_test(wakes_sleepers),
         cmocka_unit_test(splits_cores),
         cmocka_unit_test(pins_within_the_affinity_mask),
+        cmocka_unit_test(runs_near_the_gpu),
     };
-    return cmocka_run_group_tests(tests, NULL, NULL);
+    return cmocka_run_group_tests(tests, make_folder, remove_folder);
 }

@@ -2,6 +2,7 @@
  * `zenflow_invariants I5` runs one. Under mpirun the rank-dependent ones run on all ranks. */
 #include "tests/cuda_emulator/emulator.h"
 #include "tests/property/zenflow/hostile.h"
+#include "tests/property/zenflow/link.h"
 #include "tests/property/zenflow/oracle.h"
 #include "tests/property/zenflow/places.h"
 #include "tests/property/zenflow/problem.h"
@@ -180,7 +181,7 @@ static void plain_describe(struct plain *a, const struct param_table *table)
     for (int k = 0; k < table->n_params; k++) {
         rows[k] = plain_matrix(a, &table->params[k]);
         for (int row = 0; row < rows[k].n_rows; row++)
-            updates[a->n_updates++] = (struct channel_update){k, row, row, 0};
+            updates[a->n_updates++] = (struct channel_update){k, row, row, 0, 0};
     }
     a->batch = matrix_batch_upload(d, rows, table->n_params);
     a->updates = d->allocate(sizeof *updates * (size_t)a->n_updates);
@@ -1549,6 +1550,7 @@ int main(int argc, char **argv)
         cmocka_unit_test(M3),
         cmocka_unit_test(device_bytes),
         cmocka_unit_test(divided_bytes),
+        cmocka_unit_test(host_bytes),
         cmocka_unit_test(M4),
         cmocka_unit_test(M5),
         cmocka_unit_test(ten_times),
@@ -1562,6 +1564,8 @@ int main(int argc, char **argv)
         cmocka_unit_test(locality),
         cmocka_unit_test(summed_bytes),
         cmocka_unit_test(launches),
+        cmocka_unit_test(stream_priorities),
+        cmocka_unit_test(steps_copy_pinned_memory),
         cmocka_unit_test(seeds),
     };
     if (argc != 2 && !(argc == 3 && strcmp(argv[2], "cuda") == 0)) {
@@ -1579,6 +1583,7 @@ int main(int argc, char **argv)
         comm_attach(world, problem_device);
         comm_attach(alone, problem_device);
         places_comm = world;
+        link_comm = alone;
         struct CMUnitTest one[] = {tests[i]};
         int failed = cmocka_run_group_tests(one, NULL, NULL);
         comm_destroy(alone);

@@ -9,6 +9,7 @@
 #include "cmd/bench/train_run.h"
 #include "cmd/step.h"
 #include "data/alloc.h"
+#include "offload/engine/internal.h"
 
 #define SEQUENCES     2 /* of a micro-batch */
 #define TOKENS        6 /* of the longest sequence */
@@ -201,7 +202,8 @@ static void trainer_create(struct trainer *t, struct device *device, const struc
     if (!t->engine)
         fail_msg("%s", err.text);
     step_connect(t->model, t->engine);
-    gpt_init_weights(t->model, 1);
+    if (!device->plan)
+        gpt_init_weights(t->model, 1);
 }
 
 static void trainer_destroy(struct trainer *t)
@@ -422,6 +424,76 @@ void divided_bytes(void **state)
                          each.rest, ranks, one.rest, describe(&p));
         }
     }
+}
+
+/* Windows, and the host memory that they are to take at most: in the warm-up, behind it, and when
+ * they are chosen. */
+struct host_budget {
+    int warm_up, update_interval;
+    double host_seconds; /* where a step takes one */
+    int chosen;
+    double first, then, last; /* bytes for each parameter whose state may be there */
+};
+
+/* What is held behind each step; and never more than was foretold. */
+static double hold_host_bytes(struct trainer *t, int step)
+{
+    const struct engine_memory m = engine_memory(t->engine);
+    assert_true(m.host <= m.host_most);
+    train(t, step);
+    return (double)plan_host_bytes(t->device->plan) / (double)m.host_elements;
+}
+
+static void keeps_to(const struct host_budget *b)
+{
+    enum { BEHIND_CHOICE = 10 };
+    struct zf_error err;
+    struct machine machine;
+    struct trainer t;
+    const struct gpt_config model = large_model(12);
+    struct place p = place(0);
+    double most[3] = {0};
+    assert_works(machine_load(&machine, ZF_TESTS_DIR "/../configs/machines/h100.json", &err), err);
+    struct device *device = device_plan_create(&machine, 1, &PLAN_GRADIENTS);
+    p.config.topk_ratio = 0.05;
+    p.config.bf16 = true;
+    p.config.full_warm_up_rounds = b->warm_up;
+    p.config.update_interval = b->update_interval;
+    p.config.interval_rule = ENGINE_INTERVAL_KEEP_UP;
+    p.config.step_seconds = 1;
+    p.config.host_seconds = b->host_seconds;
+    trainer_create(&t, device, &model, &p, b->warm_up + BEHIND_CHOICE);
+    for (int step = 0; step < b->warm_up + BEHIND_CHOICE; step++) {
+        const int part = step < b->warm_up ? 0 : step == b->warm_up ? 1 : 2;
+        const double here = hold_host_bytes(&t, step);
+        most[part] = here > most[part] ? here : most[part];
+    }
+    const struct engine_memory m = engine_memory(t.engine);
+    assert_int_equal(t.engine->windows.interval, b->chosen);
+    assert_int_equal(m.host_most,
+                     engine_measure_host(&p.config, device, gpt_params(t.model), 0, 1));
+    printf("  warm-up %d, update_interval %2d: %.2f, %.2f, and with windows of %2d steps %.2f; at "
+           "most %.2f\n",
+           b->warm_up, b->update_interval, most[0], most[1], b->chosen, most[2],
+           (double)m.host_most / (double)m.host_elements);
+    assert_true(most[0] <= b->first && most[1] <= b->then && most[2] <= b->last);
+    trainer_destroy(&t);
+    device_plan_destroy(device);
+}
+
+/* Host memory from the allocator follows the windows in force: all channels at once in warm-up
+ * rounds, and no more than 12.6 bytes once windows have four steps, chosen or given. */
+void host_bytes(void **state)
+{
+    (void)state;
+    static const struct host_budget budgets[] = {
+        {0, 4, 0, 4, 0, 12.6, 12.6},       {0, 0, 3.5, 4, 0, 12.6, 12.6},
+        {3, 4, 0, 4, 14.1, 12.6, 12.6},    {3, 0, 3.5, 4, 14.1, 12.6, 12.6},
+        {3, 0, 7.2, 8, 14.1, 12.6, 12.35}, {0, 0, 0.5, 1, 0, 14.1, 14.1}};
+    printf("host bytes for each parameter whose state may be there: in the warm-up, behind the "
+           "first step of windows, and the last\n");
+    for (size_t i = 0; i < sizeof budgets / sizeof *budgets; i++)
+        keeps_to(&budgets[i]);
 }
 
 /* Elements of matrices, of all layers or of blocks; of those channels that are deferred; and of

@@ -11,6 +11,7 @@ void M2(void **state);
 void M3(void **state);
 void device_bytes(void **state);
 void divided_bytes(void **state);
+void host_bytes(void **state);
 void M4(void **state);
 void ten_times(void **state);
 
