@@ -100,6 +100,9 @@ refused "another batch size" "train_batch_size 16" "$good" --train_batch_size 8 
     --per_device_train_batch_size 8
 refused "another topk_ratio" "so it could not go on exactly" "$good" \
     --zero_optimization.zenflow.topk_ratio 0.3
+refused "another rule of deferred updates" "full_warm_up_rounds 0, but this run has .*all_steps" "$good" \
+    --zero_optimization.zenflow.deferred_lr_scale 1 \
+    --zero_optimization.zenflow.deferred_update all_steps
 damage $optimizer head -c 5000
 refused "a cut optimizer file" "$optimizer" "$bad"
 damage $optimizer head -c -4
