@@ -137,6 +137,21 @@ static bool share_steps(struct comm *comm, const char *output_dir, struct steps 
     return true;
 }
 
+/* Folders that are called like newer checkpoints than the last one. */
+static void tell_of_unfinished(const char *output_dir, int last)
+{
+    struct zf_error ignored;
+    struct steps steps;
+    if (!list_steps(output_dir, false, &steps, &ignored))
+        return;
+    for (int i = 0; i < steps.n; i++)
+        if (steps.list[i] > last)
+            log_warn("%s/checkpoint-%d: it has no manifest, with which a checkpoint ends, and is "
+                     "passed over",
+                     output_dir, steps.list[i]);
+    free(steps.list);
+}
+
 bool checkpoint_find_last(struct comm *comm, const char *output_dir, char **found,
                           struct zf_error *err)
 {
@@ -145,6 +160,8 @@ bool checkpoint_find_last(struct comm *comm, const char *output_dir, char **foun
     *found = NULL;
     if (!share_steps(comm, output_dir, &steps, err))
         return false;
+    if (comm_rank(comm) == 0)
+        tell_of_unfinished(output_dir, steps.n > 0 ? steps.list[steps.n - 1] : -1);
     for (int i = steps.n - 1; i >= 0 && !*found; i--) {
         *found = checkpoint_path(output_dir, steps.list[i]);
         if (manifest_check(comm, *found, &why))

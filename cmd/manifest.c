@@ -44,10 +44,11 @@ static json_t *identity_of(const struct run *run)
     const struct config *c = run->config;
     json_t *o = json_object();
     json_object_set_new(o, "task_name", c->task ? json_string(c->task->name) : json_null());
-    json_object_set_new(o, "train_samples", json_integer(run->train.n_sequences));
-    json_object_set_new(o, "train_data", sum_json(run->train_sum));
-    json_object_set_new(o, "train_batch_size", json_integer(c->train_batch_size));
     json_object_set_new(o, "seed", json_integer(c->seed));
+    json_object_set_new(o, "train_batch_size", json_integer(c->train_batch_size));
+    json_object_set_new(o, "train_samples", json_integer(run->train.n_sequences));
+    json_object_set_new(o, "train_data",
+                        sum_json(run->train_sum)); /* last: others may explain it */
     return o;
 }
 
@@ -70,13 +71,16 @@ static json_t *configuration_of(const struct run *run)
         {"embd_pdrop", (double)run->model_config.embd_pdrop},
         {"attn_pdrop", (double)run->model_config.attn_pdrop},
         {"resid_pdrop", (double)run->model_config.resid_pdrop},
-        {"lr_scheduler_type", c->lr_scheduler_type},
-        {"scheduler.type", (double)c->scheduler.type},
-        {"deferred_lr_scale", c->zenflow.deferred_lr_scale},
     };
+    static const char *const others[] = {"lr_scheduler_type", "scheduler.type",
+                                         "zero_optimization.zenflow.deferred_lr_scale"};
     json_t *o = json_object();
     for (size_t i = 0; i < sizeof numbers / sizeof *numbers; i++)
         json_object_set_new(o, numbers[i].key, json_real(numbers[i].value));
+    for (size_t i = 0; i < sizeof others / sizeof *others; i++) {
+        json_t *value = config_option_value(c, others[i]);
+        json_object_set_new(o, others[i], value ? value : json_null());
+    }
     return o;
 }
 
@@ -276,6 +280,8 @@ bool manifest_check(struct comm *comm, const char *directory, struct zf_error *e
 
 static char *plainly(json_t *value)
 {
+    if (json_is_real(value))
+        return zf_format("%.6g", json_real_value(value));
     char *text = json_is_string(value)
                      ? zf_strdup(json_string_value(value))
                      : json_dumps(value, JSON_ENCODE_ANY | JSON_REAL_PRECISION(6));
@@ -293,10 +299,12 @@ static bool same_identity(const struct run *run, const struct json_file *f, stru
         if (!ok || json_equal(value, other))
             continue;
         char *at = zf_format("identity.%s", key), *a = plainly(other), *b = plainly(value);
+        const bool data = strcmp(key, "train_data") == 0;
         ok = zf_fail(err,
                      "%s:%d: this checkpoint was made with %s %.100s, but this run has %s, so it "
-                     "could not go on exactly",
-                     f->path, json_line(f, at), key, a, b);
+                     "could not go on exactly%s",
+                     f->path, json_line(f, at), key, a, b,
+                     data ? ": the examples or their tokens are others" : "");
         free(at);
         free(a);
         free(b);

@@ -163,16 +163,21 @@ static void put_summary(FILE *out, const struct run *run, const json_t *results,
     }
 }
 
-static void put_optimizer(FILE *out, const struct config *c)
+static void put_optimizer(FILE *out, const struct run *run)
 {
+    const struct config *c = run->config;
     const struct zenflow_config *z = &c->zenflow;
     fprintf(out, "- optimizer: %s with betas=(%g,%g), epsilon=%g and weight_decay=%g",
             c->adam_w_mode ? "AdamW" : "Adam", c->adam_beta1, c->adam_beta2, c->adam_epsilon,
             c->weight_decay);
     if (z->enabled)
         fprintf(out, ", by ZenFlow with topk_ratio=%g", z->topk_ratio);
-    if (z->enabled && z->update_interval > 0) /* else it is chosen while training */
+    if (z->enabled && z->update_interval > 0)
         fprintf(out, " and update_interval=%d", z->update_interval);
+    else if (z->enabled) /* chosen while training */
+        fprintf(out, " and update_interval=%s, at the end %d",
+                z->update_interval == CONFIG_KEEP_UP ? "keep_up" : "auto",
+                engine_update_interval(run->engine));
     fputc('\n', out);
 }
 
@@ -205,7 +210,7 @@ static void put_hyperparameters(FILE *out, const struct run *run)
         fprintf(out, "- total_train_batch_size: %d\n", c->train_batch_size);
     if (ranks > 1)
         fprintf(out, "- total_eval_batch_size: %d\n", ranks * c->per_device_eval_batch_size);
-    put_optimizer(out, c);
+    put_optimizer(out, run);
     put_schedule(out, c);
     if (c->bf16)
         fprintf(out, "- parameters: bf16, with fp32 masters\n");

@@ -169,6 +169,9 @@ static void align_padding(struct gpt_config *m, const struct tokenizer *t)
         m->pad_token_id = m->eos_token_id;
 }
 
+/* vocab_size is often rounded up, and by no more than this. */
+#define MOST_UNUSED_ENTRIES 1024
+
 static bool configure_model(struct run *run, struct zf_error *err)
 {
     struct config *c = run->config;
@@ -180,11 +183,17 @@ static bool configure_model(struct run *run, struct zf_error *err)
     if (vocab > m->vocab_size)
         return zf_fail(err, "the tokenizer has %d entries, but %s is a model of %d (vocab_size)",
                        vocab, source, m->vocab_size);
+    if (m->vocab_size - vocab > MOST_UNUSED_ENTRIES)
+        log_warn("the tokenizer has %d entries, but %s is a model of %d (vocab_size): is it this "
+                 "model's?",
+                 vocab, source, m->vocab_size);
     if (c->max_seq_length > m->n_positions) {
         log_warn("max_seq_length %d is more than the model's n_positions; %d is used",
                  c->max_seq_length, m->n_positions);
         c->max_seq_length = m->n_positions;
     }
+    if (c->model_name_or_path && run->task->n_labels == 0 && m->head != GPT_HEAD_LM)
+        log_info("%s answers with labels; its score head is left out", source);
     align_padding(m, run->tokenizer);
     set_head(m, run->task);
     set_dropouts(m, c);

@@ -71,17 +71,19 @@ static bool find_columns(struct run *run, struct zf_error *err)
 /* The labels that the files have; those of evaluation too, which are then never right. */
 static bool collect_labels(struct own_data *own, struct zf_error *err)
 {
-    int line;
+    int row;
     const char *column = own->columns.label;
-    if (own->train.n_rows && !own_labels_add(&own->labels, &own->train, column, &line, err))
+    if (own->train.n_rows && !own_labels_add(&own->labels, &own->train, column, &row, err))
         return false;
     const int trained = own->labels.n;
-    if (own->dev.n_rows && !own_labels_add(&own->labels, &own->dev, column, &line, err))
+    if (own->dev.n_rows && !own_labels_add(&own->labels, &own->dev, column, &row, err))
         return false;
     if (trained && own->labels.n > trained)
-        log_warn("%s:%d: a label that the training examples do not have, one of %d such: it cannot "
-                 "be learned",
-                 own->dev.path, line, own->labels.n - trained);
+        log_warn("%s:%d: the label \"%.60s\", one of %d that the training examples do not have: it "
+                 "cannot be learned",
+                 own->dev.path, own->dev.line[row],
+                 table_cell(&own->dev, row, table_find(&own->dev, column)),
+                 own->labels.n - trained);
     const struct table *first = first_table(own);
     if (own->labels.n == 1)
         return zf_fail(err,
@@ -106,8 +108,9 @@ static bool settle_regression(struct run *run, const struct own_labels *model, s
             return config_clash(c, "do_regression", err, "%s answers with %s",
                                 c->model_name_or_path, model->n == 1 ? "a score" : "labels");
         c->do_regression = model->n == 1;
-    } else if (!given) {
-        c->do_regression = own_is_regression(first_table(&run->own), run->own.columns.label);
+    } else if (!given && !own_tell_scores(first_table(&run->own), run->own.columns.label,
+                                          &c->do_regression, err)) {
+        return false;
     }
     if (!given)
         config_mark_auto(c, "do_regression");
@@ -377,6 +380,11 @@ static bool load_text(struct run *run, struct zf_error *err)
         if (c->validation_file && !load_corpus(run, dev, c->validation_file, err))
             return false;
         if (!c->validation_file) {
+            if (run->train.n_sequences == 1)
+                return zf_fail(err,
+                               "%s: it makes one sequence of at most %d tokens, but evaluation "
+                               "needs another: give validation_file, or --do_eval false",
+                               c->train_file, c->max_seq_length);
             *dev = split_off(&run->train, held_out(c, run->train.n_sequences));
             log_info("validation_file is not given: %s sequences of train_file are held out for "
                      "evaluation (validation_split_percentage)",
@@ -388,8 +396,20 @@ static bool load_text(struct run *run, struct zf_error *err)
     return true;
 }
 
+/* Files that are named, but not asked for. */
+static void tell_of_unused(const struct config *c)
+{
+    if (c->test_file && !c->do_predict)
+        log_warn("test_file %s is not read: --do_predict asks for it", c->test_file);
+    if (c->validation_file && !c->do_eval)
+        log_warn("validation_file %s is not read: do_eval is false", c->validation_file);
+    if (c->train_file && !c->do_train)
+        log_warn("train_file %s is not read: do_train is false", c->train_file);
+}
+
 bool run_load_data(struct run *run, struct zf_error *err)
 {
+    tell_of_unused(run->config);
     bool text = run->task->n_labels == 0;
     if (run_has_own_data(run) ? !load_own(run, err)
         : text                ? !load_text(run, err)

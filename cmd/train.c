@@ -46,8 +46,9 @@ struct trainer {
     int unproved;         /* the step of a checkpoint whose model has not done a step yet, or 0; */
     int unproved_best;    /* and its best_step */
     struct zf_error late; /* at the end a checkpoint could not be written, or "" */
-    int first_step;       /* where this run began, not the one that it resumes, */
-    double start;         /* and when */
+    double bytes_norms, bytes_gradients; /* that ranks have summed */
+    int first_step;                      /* where this run began, not the one that it resumes, */
+    double start;                        /* and when */
 };
 
 /* The examples of a step, as indices into the training set; how many into *n. */
@@ -136,7 +137,7 @@ static void log_step(struct trainer *t, float lr, const struct step_report *repo
     }
     s->loss_sum = 0;
     s->loss_steps = 0;
-    t->telemetry = (struct telemetry){0};
+    telemetry_clear(&t->telemetry);
 }
 
 static void set_string(char **string, const char *text)
@@ -365,6 +366,8 @@ static bool train_step(struct trainer *t, struct zf_error *err)
     if (!step_run(&t->stepper, examples, n, s->step, lr, &done, err))
         return false;
     telemetry_add(&t->telemetry, &done.report, clock_seconds() - start);
+    t->bytes_norms += (double)done.report.bytes_norms;
+    t->bytes_gradients += (double)done.report.bytes_gradients;
     s->step++;
     s->tokens += done.tokens;
     t->is_best = false;
@@ -458,6 +461,9 @@ static bool resume(struct trainer *t, int *kept, struct zf_error *err)
         log_info("resuming from %s%s", from,
                  c->resume_from_checkpoint ? "" : " (--overwrite_output_dir starts anew)");
         ok = checkpoint_load(t->run, from, &t->state, err) && find_best(t, from, err);
+        if (ok && t->state.step >= c->total_steps)
+            log_info("nothing is left to train: the checkpoint is of step %s, and the run has %s",
+                     figure_count(t->state.step).text, figure_count(c->total_steps).text);
         *kept = ok && checkpoint_is_in(from, c->output_dir) ? t->state.step : -1;
         t->saved_step = *kept;
         t->unproved = *kept > 0 ? *kept : 0;
@@ -580,6 +586,32 @@ static void tell_of_early_stop(const struct trainer *t)
              c->early_stopping_threshold, t->state.watch.waited);
 }
 
+/* What choosing channels has cost between ranks, beside what it would by whole gradients. */
+static void tell_of_choosing(const struct trainer *t)
+{
+    const struct zenflow_config *z = &t->run->config->zenflow;
+    const struct param_table *table = gpt_params(t->run->model);
+    if (!z->enabled || z->topk_ratio <= 0 || z->topk_ratio >= 1)
+        return;
+    if (t->bytes_norms > 0) {
+        log_info(
+            "to choose channels, ranks summed %s bytes of norms, beside %s bytes of gradients: "
+            "1/%.0f of them",
+            figure_count(t->bytes_norms).text, figure_count(t->bytes_gradients).text,
+            t->bytes_gradients / t->bytes_norms);
+        return;
+    }
+    double channels = 0;
+    for (int i = 0; i < table->n_params; i++)
+        channels += table->params[i].rows;
+    const double elements = (double)table->n_parameters;
+    log_info(
+        "to choose channels, several ranks would sum %s bytes of norms in each step, beside %s "
+        "bytes of gradients: 1/%.0f of them; one rank sends none",
+        figure_count(channels * sizeof(float)).text, figure_count(elements * sizeof(float)).text,
+        elements / channels);
+}
+
 /* After the last step, and its checkpoint: what the run leaves, and what is reported of it. The
  * model is written before all else, and as soon as it is known to be one: a disk that is full does
  * not cost it. */
@@ -593,6 +625,7 @@ static bool conclude(struct trainer *t, json_t *results, struct zf_error *err)
     bool best = t->run->config->load_best_model_at_end && s->best_step > 0 && !lost;
     if (stops_early(t))
         tell_of_early_stop(t);
+    tell_of_choosing(t);
     if (s->skipped_steps == s->step)
         return zf_fail(err, "the gradient was not finite in any of the %d steps" ADVICE, s->step);
     if (!settle_on_model(t, best, err))
@@ -703,6 +736,7 @@ bool train(struct run *run, json_t *results, struct zf_error *err)
         follow_saving(&t, true, &ignored);
     ok = close_reports(&t, ok, results, err);
     trainer_state_free(&t.state);
+    telemetry_clear(&t.telemetry);
     free(t.order);
     return ok;
 }

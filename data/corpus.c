@@ -3,8 +3,8 @@
 #include "data/alloc.h"
 #include "data/chat.h"
 #include "data/corpus_files.h"
-#include "data/file.h"
 #include "data/table.h"
+#include "data/text.h"
 
 #include <stdlib.h>
 #include <string.h>
@@ -52,6 +52,21 @@ static void corpus_free(struct corpus *c)
 
 /* Rows. */
 
+/* What Transformers' templates write beside a message's text, or its trainers go by. */
+static bool refuse_more(const json_t *object, const char *what, struct zf_error *err)
+{
+    static const char *const keys[] = {"tool_calls",        "function_call", "tools",
+                                       "reasoning_content", "thinking",      "weight"};
+    for (size_t i = 0; i < sizeof keys / sizeof *keys; i++) {
+        const json_t *value = json_object_get(object, keys[i]);
+        const bool empty = json_is_array(value) && json_array_size(value) == 0;
+        if (value && !json_is_null(value) && !empty)
+            return zf_fail(err, "%s has \"%s\", which is not done: only texts by roles are", what,
+                           keys[i]);
+    }
+    return true;
+}
+
 /* Messages become turns; those from `learned_from` on are learned where they are answers. */
 static bool add_turns(struct chat_turn **turns, int *n, const json_t *messages, bool learned,
                       struct zf_error *err)
@@ -67,6 +82,10 @@ static bool add_turns(struct chat_turn **turns, int *n, const json_t *messages, 
         if (!role || !content)
             return zf_fail(
                 err, "message %zu is not {\"role\": ..., \"content\": ...} with two texts", i + 1);
+        char what[40];
+        snprintf(what, sizeof what, "message %zu", i + 1);
+        if (!refuse_more(message, what, err))
+            return false;
         *turns = zf_realloc(*turns, ((size_t)*n + 1) * sizeof **turns);
         (*turns)[(*n)++] =
             (struct chat_turn){role, content, learned && strcmp(role, "assistant") == 0};
@@ -154,6 +173,8 @@ static bool take_object(struct corpus *c, const json_t *row, struct zf_error *er
     const json_t *prompt = json_object_get(row, "prompt"),
                  *completion = json_object_get(row, "completion");
     const char *instruction = get_text(row, "instruction"), *output = get_text(row, "output");
+    if ((messages || json_is_array(prompt)) && !refuse_more(row, "the row", err))
+        return false;
     if (messages)
         return take_messages(c, NULL, messages, err);
     if (json_is_array(prompt) && json_is_array(completion))
@@ -193,8 +214,7 @@ static bool read_columns(struct corpus *c, struct zf_error *err)
     for (int i = 0; ok && i < t.n_rows; i++) {
         json_t *row = json_object();
         for (int k = 0; k < t.n_columns; k++)
-            json_object_set_new(row, t.columns[k],
-                                json_string(t.cells[(size_t)i * (size_t)t.n_columns + (size_t)k]));
+            json_object_set_new(row, t.columns[k], json_string(table_cell(&t, i, k)));
         ok = visit_row(c, row, t.line[i], err);
         json_decref(row);
     }
@@ -208,7 +228,7 @@ static bool read_whole(struct corpus *c, struct zf_error *err)
     size_t n;
     if (c->has_answers)
         return zf_fail(err, "%s: this is a text, but the files before it have answers", c->path);
-    if (!file_read_text(c->path, &text, &n, err))
+    if (!text_read(c->path, &text, &n, err))
         return false;
     struct row *row = add_row(c);
     row->text = (struct chat_text){.text = text, .n = n};

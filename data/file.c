@@ -182,12 +182,22 @@ bool file_replace_begin(struct file_replace *f, const char *path, struct zf_erro
     return true;
 }
 
+/* Why an earlier write has failed: trying once more tells. The file is not kept. */
+static int reason_of_failure(FILE *stream)
+{
+    clearerr(stream);
+    errno = 0;
+    return (fputc(0, stream) == EOF || fflush(stream) != 0) && errno ? errno : EIO;
+}
+
 bool file_replace_end(struct file_replace *f, bool keep, struct zf_error *err)
 {
-    errno = 0;
-    bool ok = !ferror(f->stream) && fflush(f->stream) == 0 &&
-              (!keep || batch || fsync(fileno(f->stream)) == 0);
-    int reason = errno;
+    bool ok = !ferror(f->stream);
+    int reason = ok ? 0 : reason_of_failure(f->stream);
+    if (ok && (fflush(f->stream) != 0 || (keep && !batch && fsync(fileno(f->stream)) != 0))) {
+        ok = false;
+        reason = errno;
+    }
     if (keep && ok && batch)
         batch_file(f->stream, f->path); /* which closes it */
     else

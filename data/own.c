@@ -15,10 +15,14 @@ static bool need_column(const struct table *t, const char *name, const char *key
     char columns[300];
     const bool told = table_find(t, "messages") >= 0 || table_find(t, "prompt") >= 0 ||
                       table_find(t, "instruction") >= 0;
-    return table_find(t, name) >= 0 ||
-           zf_fail(err, "%s: there is no column \"%.60s\" (%s); its columns are: %s%s", t->path,
-                   name, key, table_list_columns(t, columns, sizeof columns),
-                   told ? "; conversations and instructions are for task_name lm" : "");
+    int n = 0;
+    for (int i = 0; i < t->n_columns; i++)
+        n += strcmp(t->columns[i], name) == 0;
+    if (n > 1)
+        return zf_fail(err, "%s: %d columns are called \"%.60s\" (%s)", t->path, n, name, key);
+    return n == 1 || zf_fail(err, "%s: there is no column \"%.60s\" (%s); its columns are: %s%s",
+                             t->path, name, key, table_list_columns(t, columns, sizeof columns),
+                             told ? "; conversations and instructions are for task_name lm" : "");
 }
 
 static bool may_be_text(const struct own_columns *c, const char *name)
@@ -66,6 +70,9 @@ bool own_find_columns(struct own_columns *c, const struct table *t, bool needs_l
     c->label = label; /* no text, where it is there */
     if (!c->text && !find_texts(c, t, err))
         return false;
+    if (needs_label && (strcmp(c->text, label) == 0 || (c->pair && strcmp(c->pair, label) == 0)))
+        return zf_fail(err, "%s: column \"%.60s\" cannot be text and label at once", t->path,
+                       label);
     return need_column(t, c->text, "text_column", err) &&
            (!c->pair || need_column(t, c->pair, "text_pair_column", err));
 }
@@ -74,7 +81,7 @@ bool own_find_columns(struct own_columns *c, const struct table *t, bool needs_l
 static bool get_cell(const struct table *t, int row, int column, const char **text,
                      struct zf_error *err)
 {
-    *text = t->cells[(size_t)row * (size_t)t->n_columns + (size_t)column];
+    *text = table_cell(t, row, column);
     if (*text && *text != TABLE_NESTED)
         return true;
     return zf_fail(err, "%s:%d: %.60s is %s, but it is one text", t->path, t->line[row],
@@ -157,21 +164,21 @@ static int find_label(const struct index_entry *index, int n, const char *name)
     return found ? found->id : -1;
 }
 
-bool own_labels_add(struct own_labels *labels, const struct table *t, const char *column, int *line,
+bool own_labels_add(struct own_labels *labels, const struct table *t, const char *column, int *row,
                     struct zf_error *err)
 {
     const int at = table_find(t, column);
     const char **all = zf_malloc(((size_t)t->n_rows + 1) * sizeof *all);
     bool ok = true;
-    *line = 0;
+    *row = -1;
     for (int i = 0; ok && i < t->n_rows; i++)
         ok = get_label(t, i, at, &all[i], err);
     if (ok) {
         struct index_entry *index = index_labels(labels);
         const int known = labels->n;
-        for (int i = 0; i < t->n_rows && !*line; i++)
+        for (int i = 0; i < t->n_rows && *row < 0; i++)
             if (find_label(index, known, all[i]) < 0)
-                *line = t->line[i];
+                *row = i;
         qsort(all, (size_t)t->n_rows, sizeof *all, compare_bytes);
         for (int i = 0; i < t->n_rows; i++) {
             if ((i > 0 && strcmp(all[i], all[i - 1]) == 0) || find_label(index, known, all[i]) >= 0)
@@ -205,19 +212,27 @@ static bool read_number(const char *text, float *value)
     return end != text && end[strspn(end, " ")] == 0 && isfinite(*value);
 }
 
-bool own_is_regression(const struct table *t, const char *column)
+bool own_tell_scores(const struct table *t, const char *column, bool *scores, struct zf_error *err)
 {
-    struct zf_error err;
     const int at = table_find(t, column);
     const char *label;
     float value;
-    bool whole = true;
+    int score = -1, word = -1; /* rows: the first of each kind */
     for (int i = 0; i < t->n_rows; i++) {
-        if (!get_cell(t, i, at, &label, &err) || !read_number(label, &value))
+        if (!get_label(t, i, at, &label, err))
             return false;
-        whole = whole && is_whole(label);
+        if (!read_number(label, &value))
+            word = word < 0 ? i : word;
+        else if (!is_whole(label))
+            score = score < 0 ? i : score;
     }
-    return !whole;
+    *scores = score >= 0;
+    return score < 0 || word < 0 ||
+           zf_fail(err,
+                   "%s:%d: the label is \"%.40s\", but line %d has the score %.40s: scores are "
+                   "finite numbers, and --do_regression false makes all of them labels",
+                   t->path, t->line[word], table_cell(t, word, at), t->line[score],
+                   table_cell(t, score, at));
 }
 
 /* Examples. */

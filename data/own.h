@@ -29,15 +29,16 @@ struct own_labels {
 };
 void own_labels_free(struct own_labels *labels);
 /* Adds the labels of a table's rows that are not there yet, and sorts all: whole numbers by value,
- * others by their bytes. *line: where the first new one stands, or 0. Fails on a row without a
+ * others by their bytes. *row: the first that has a new one, or -1. Fails on a row without a
  * label. */
-bool own_labels_add(struct own_labels *labels, const struct table *t, const char *column, int *line,
+bool own_labels_add(struct own_labels *labels, const struct table *t, const char *column, int *row,
                     struct zf_error *err);
 /* Whether both have the same names, in any order. */
 bool own_labels_same(const struct own_labels *a, const struct own_labels *b);
 
-/* Whether a column holds numbers, and not whole ones alone: what pandas reads as floats. */
-bool own_is_regression(const struct table *t, const char *column);
+/* *scores: whether a column holds numbers, and not all written as whole ones: what pandas reads as
+ * floats. Fails where some are such numbers and others are none. */
+bool own_tell_scores(const struct table *t, const char *column, bool *scores, struct zf_error *err);
 
 /* Makes examples of all rows, whose text data takes from the table. labels: what ids are looked up
  * in; NULL: labels are scores. Without c->label, examples have none. Fails on a row without a text,

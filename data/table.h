@@ -39,6 +39,11 @@ void table_free(struct table *t);
 
 /* The number of a column, or -1. */
 int table_find(const struct table *t, const char *name);
+/* What `cells` has there. */
+static inline const char *table_cell(const struct table *t, int row, int column)
+{
+    return t->cells[(size_t)row * (size_t)t->n_columns + (size_t)column];
+}
 /* The columns' names, for a sentence. Into out. */
 const char *table_list_columns(const struct table *t, char *out, size_t size);
 

@@ -153,6 +153,7 @@ static struct param_table lay_out(const struct gpt_config *c, struct gpt_layout 
         add_block(t, c, i, layout->blocks[i]);
     layout->ln_f = add_norm(t, final_norm, C, c->n_layer + 1, !c->parts.rms_norm);
     layout->head = gpt_is_tied(c) ? layout->wte : add_head(t, c);
+    table.ends_alternate = !gpt_is_tied(c);
     return table;
 }
 

@@ -48,7 +48,8 @@ static const struct bench_option option_table[] = {
     {"--fit", NULL, BENCH_FLAG, FIELD(fit), 0, 0,
      "what is not given is chosen so that it fits, as zf-train chooses"},
     {"--steps", "N", BENCH_WHOLE, FIELD(steps), 1, 1 << 16, "that are counted (20)"},
-    {"--warm-up", "N", BENCH_WHOLE, FIELD(warm_up), 0, 1 << 16, "steps before them (8)"},
+    {"--warm-up", "N", BENCH_WHOLE, FIELD(warm_up), 0, 1 << 16,
+     "steps before them (8; of keep_up at least 10)"},
     {"--dropout", "X", BENCH_REAL, FIELD(dropout), 0, 0.9, "everywhere (the preset's)"},
     {"--gradient_checkpointing", NULL, BENCH_FLAG, FIELD(recompute), 0, 0,
      "compute activations again for backward (no; with --fit: chosen)"},
@@ -56,10 +57,10 @@ static const struct bench_option option_table[] = {
      "parameters in bf16, on the CPU device too (CUDA: always)"},
     {"--compare", NULL, BENCH_FLAG, FIELD(compare), 0, 0, "all methods, one after the other"},
     {"--method", "NAME", BENCH_TEXT, FIELD(method), 0, 0,
-     "or one: resident, offload, burst, staggered or auto (resident)"},
+     "or one: resident, offload, burst, staggered, auto, keep_up (resident)"},
     {"--topk_ratio", "X", BENCH_REAL, FIELD(config.zenflow.topk_ratio), 0, 1, "of ZenFlow (0.05)"},
     {"--update_interval", "N", BENCH_WHOLE, FIELD(config.zenflow.update_interval), 1,
-     ENGINE_MAX_INTERVAL, "of ZenFlow (4)"},
+     ENGINE_MAX_INTERVAL, "of ZenFlow (4); auto and keep_up choose it"},
     {"--select_interval", "N", BENCH_WHOLE, FIELD(config.zenflow.select_interval), 1, 1 << 16,
      "of ZenFlow (16)"},
     {"--apply_lag", "N", BENCH_WHOLE, FIELD(config.zenflow.apply_lag), 0, ENGINE_MAX_INTERVAL,
@@ -283,8 +284,8 @@ static bool find_method(const struct options *o, enum train_kind *kind, struct z
             return true;
     return zf_fail_usage(
         err,
-        "train: --method is \"%s\", but it is resident, offload, burst, staggered or "
-        "auto",
+        "train: --method is \"%s\", but it is resident, offload, burst, staggered, auto or "
+        "keep_up",
         o->method);
 }
 

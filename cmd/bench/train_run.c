@@ -23,6 +23,7 @@ static const struct {
     [TRAIN_BURST] = {"burst", "ZenFlow, burst"},
     [TRAIN_STAGGERED] = {"staggered", "ZenFlow, staggered"},
     [TRAIN_AUTO] = {"auto", "ZenFlow, auto"},
+    [TRAIN_KEEP_UP] = {"keep_up", "ZenFlow, keep_up"},
 };
 
 const char *train_kind_name(enum train_kind kind)
@@ -40,6 +41,8 @@ struct config train_config(enum train_kind kind, const struct config *c)
         own.offload_param = OFFLOAD_NONE;
     if (kind == TRAIN_AUTO)
         own.zenflow.update_interval = CONFIG_AUTO;
+    if (kind == TRAIN_KEEP_UP)
+        own.zenflow.update_interval = CONFIG_KEEP_UP;
     return own;
 }
 
@@ -75,7 +78,8 @@ static int step_sequences(const struct train_job *job)
 void train_data_make(struct train_job *job, const int *length, int n_lengths, uint64_t seed)
 {
     struct dataset *d = &job->data;
-    int steps = job->warm_up + job->steps;
+    int steps = job->steps;
+    steps += job->warm_up > TRAIN_CHOICE_STEPS ? job->warm_up : TRAIN_CHOICE_STEPS;
     *d = (struct dataset){.n_sequences = steps * step_sequences(job) + job->n_seqs};
     d->start = zf_calloc((size_t)d->n_sequences + 1, sizeof *d->start);
     for (int i = 0; i < d->n_sequences; i++) {
@@ -278,9 +282,21 @@ static void measure_memory(const struct train_job *job, const struct train_metho
     r->fits = r->needed <= r->free;
 }
 
-bool train_measure(const struct train_job *job, const struct train_method *method,
+/* The job, so that its windows are chosen before steps count. */
+static struct train_job warmed_up(const struct train_job *job, const struct engine_config *engine)
+{
+    struct train_job own = *job;
+    const bool chooses =
+        engine->update_interval == 0 && engine->interval_rule == ENGINE_INTERVAL_KEEP_UP;
+    if (chooses && own.warm_up < TRAIN_CHOICE_STEPS)
+        own.warm_up = TRAIN_CHOICE_STEPS;
+    return own;
+}
+
+bool train_measure(const struct train_job *asked, const struct train_method *method,
                    struct train_result *result, struct zf_error *err)
 {
+    const struct train_job own = warmed_up(asked, &method->engine), *job = &own;
     struct trainer t = {.job = job};
     *result = (struct train_result){.name = method->name};
     result->seconds = zf_calloc((size_t)job->steps, sizeof *result->seconds);

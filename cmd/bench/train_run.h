@@ -28,6 +28,7 @@ enum train_kind {
     TRAIN_BURST,
     TRAIN_STAGGERED,
     TRAIN_AUTO,
+    TRAIN_KEEP_UP,
     TRAIN_N_KINDS
 };
 
@@ -62,6 +63,10 @@ const char *train_kind_name(enum train_kind kind);
 /* A configuration of that kind which otherwise says the same; and what zf-train makes of it. */
 struct config train_config(enum train_kind kind, const struct config *c);
 struct train_method train_method_make(enum train_kind kind, const struct config *c);
+
+/* Steps behind which "keep_up" has chosen its windows, and they have begun: it is warmed up by no
+ * fewer. */
+#define TRAIN_CHOICE_STEPS 10
 
 /* Sequences whose lengths are length[i % n_lengths], enough for all steps of the job and one
  * micro-batch more. Ids are as unequally frequent as words, and labels follow from them, so that

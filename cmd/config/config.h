@@ -89,6 +89,8 @@ enum zenflow_accumulate {
     ZENFLOW_ACCUMULATE_HOST
 };
 
+enum zenflow_deferred { ZENFLOW_ONE_STEP, ZENFLOW_ALL_STEPS };
+
 #define ZENFLOW_LR_SQRT (-1.0) /* deferred_lr_scale: the square root of the window's length */
 
 /* zero_optimization.zenflow. */
@@ -106,7 +108,8 @@ struct zenflow_config {
     bool stagger;                  /* one group's window closes each step */
     int apply_lag;                 /* steps until a host update is visible; 0 without overlap */
     enum zenflow_accumulate accumulate;
-    double deferred_lr_scale; /* of host updates, or ZENFLOW_LR_SQRT */
+    enum zenflow_deferred deferred_update; /* what a host update stands for, of its window */
+    double deferred_lr_scale;              /* of host updates, or ZENFLOW_LR_SQRT */
 };
 
 /* DeepSpeed's csv_monitor and tensorboard blocks. */
@@ -245,5 +248,7 @@ json_t *config_describe(const struct config *c);
 bool config_write(const struct config *c, const char *path, struct zf_error *err);
 /* What it writes. The caller releases it. */
 json_t *config_json(const struct config *c);
+/* One value, as it is written there; NULL: "auto". The caller releases it. */
+json_t *config_option_value(const struct config *c, const char *option);
 
 #endif

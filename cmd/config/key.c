@@ -420,6 +420,11 @@ json_t *config_value(const struct config *c, const struct config_key *key)
     return NULL;
 }
 
+json_t *config_option_value(const struct config *c, const char *option)
+{
+    return config_value(c, config_find_option(option));
+}
+
 /* The least digits after which every number inside comes back the same, at least 1. */
 static int digits_needed(const json_t *value)
 {

@@ -284,6 +284,9 @@ const struct config_key config_table[] = {
                "steps until an update of the host is visible; 0 without overlap_step")},
     {DS_CHOICE(ZENF "accumulate", zenflow.accumulate, "auto|device|host", "auto",
                "where deferred gradients are summed; auto: on the device if they fit")},
+    {DS_CHOICE(ZENF "deferred_update", zenflow.deferred_update, "one_step|all_steps", "one_step",
+               "what a deferred update stands for: one AdamW step with the mean gradient, or all "
+               "steps that it covers")},
     {DS_NUMBER_OR("sqrt", CONFIG_REAL, ZENF "deferred_lr_scale", zenflow.deferred_lr_scale, "1.0",
                   ABOVE_0, NO_END,
                   "learning rate of deferred updates as a multiple; sqrt: of the steps covered")},

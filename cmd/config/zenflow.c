@@ -23,6 +23,22 @@ static bool check_selection(const struct config *c, struct zf_error *err)
     return true;
 }
 
+/* An update that stands for all steps has their learning rates, and AdamW's moments. */
+static bool check_deferred(const struct config *c, struct zf_error *err)
+{
+    const struct zenflow_config *z = &c->zenflow;
+    if (z->deferred_update != ZENFLOW_ALL_STEPS)
+        return true;
+    if (z->deferred_lr_scale != 1)
+        return config_clash(c, KEY("deferred_lr_scale"), err,
+                            "deferred_update \"all_steps\" has the learning rates of the steps "
+                            "that it stands for: it must be 1");
+    return c->adam_w_mode ||
+           config_clash(c, KEY("deferred_update"), err,
+                        "it needs adam_w_mode: with L2 regularisation the decay is part of the "
+                        "gradient, whose squares it does not count");
+}
+
 bool zenflow_config_resolve(struct config *c, struct zf_error *err)
 {
     struct zenflow_config *z = &c->zenflow;
@@ -40,7 +56,7 @@ bool zenflow_config_resolve(struct config *c, struct zf_error *err)
         z->apply_lag = 0;
         config_mark_auto(c, KEY("apply_lag"));
     }
-    return check_selection(c, err);
+    return check_selection(c, err) && check_deferred(c, err);
 }
 
 bool zenflow_config_check_epoch(const struct config *c, struct zf_error *err)

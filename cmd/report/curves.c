@@ -64,6 +64,19 @@ static void add(struct curve *curve, json_int_t step, double value)
     curve->points[curve->n++] = entry;
 }
 
+static void add_array(struct curves *curves, json_int_t step, const char *key, const json_t *array)
+{
+    const json_t *value;
+    size_t i;
+    json_array_foreach(array, i, value)
+    {
+        char *name = zf_format("%s.%zu", key, i);
+        if (json_is_number(value))
+            add(find(curves, name), step, json_number_value(value));
+        free(name);
+    }
+}
+
 void curves_add(struct curves *curves, const json_t *entry)
 {
     const json_int_t step = json_integer_value(json_object_get(entry, "step"));
@@ -73,6 +86,7 @@ void curves_add(struct curves *curves, const json_t *entry)
     {
         if (json_is_number(value) && strcmp(key, "step") != 0 && strcmp(key, "epoch") != 0)
             add(find(curves, key), step, json_number_value(value));
+        add_array(curves, step, key, value);
     }
 }
 

@@ -12,10 +12,11 @@ struct curve;
 
 struct curves {
     int n;
-    struct curve *list; /* one for each key of the log that has been a number */
+    struct curve *list; /* one for each key of the log that has been a number, or numbers */
 };
 
-/* Adds each number of a log entry, but its step and epoch. Steps do not go back. */
+/* Adds each number of a log entry, but its step and epoch; of an array, such as one over layers,
+ * number i as "KEY.i". Steps do not go back. */
 void curves_add(struct curves *curves, const json_t *entry);
 void curves_free(struct curves *curves);
 

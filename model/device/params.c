@@ -50,17 +50,36 @@ size_t params_layer(const struct param_table *table, int layer)
     return i < table->n_params ? table->params[i].offset : table->n_elements;
 }
 
-/* Where element `offset` of a layer lies in an array in which blocks share slots; of n_layers,
- * which length that array has. */
-static size_t shared_offset(const struct param_table *t, int slots, int layer, size_t offset)
+static size_t greater(size_t a, size_t b)
+{
+    return a > b ? a : b;
+}
+
+/* How layers take turns in an array's places. */
+struct turns {
+    int slots;       /* of blocks */
+    bool share_ends; /* embeddings and head have one place, in front, and not one at either end */
+};
+
+/* Where a layer's place begins; of n_layers, where the array ends. */
+static size_t place_of(const struct param_table *t, struct turns turns, int layer)
 {
     const int blocks = t->n_layers - 2;
     const size_t first = params_layer(t, 1), block = params_layer(t, 2) - first;
-    const int before = layer == 0       ? 0
-                       : layer > blocks ? blocks - slots
-                                        : (layer - 1) / slots * slots;
+    const size_t last = t->n_elements - params_layer(t, blocks + 1);
+    const size_t front = turns.share_ends ? greater(first, last) : first;
+    const size_t behind = front + (size_t)turns.slots * block;
     assert(params_layer(t, blocks + 1) == first + (size_t)blocks * block);
-    return offset - (size_t)before * block;
+    if (layer == 0 || (layer == blocks + 1 && turns.share_ends))
+        return 0;
+    if (layer <= blocks)
+        return front + (size_t)((layer - 1) % turns.slots) * block;
+    return layer == blocks + 1 || turns.share_ends ? behind : behind + last;
+}
+
+static size_t shared_offset(const struct param_table *t, struct turns turns, const struct param *p)
+{
+    return place_of(t, turns, p->layer) + p->offset - params_layer(t, p->layer);
 }
 
 /* Whether blocks take turns at all. */
@@ -71,34 +90,46 @@ static bool takes_turns(const struct param_table *table, int slots)
 
 void params_share_values(struct param_table *table, int slots)
 {
+    const struct turns turns = {.slots = slots};
     if (!takes_turns(table, slots))
         return;
     table->value_slots = slots;
-    table->n_values = shared_offset(table, slots, table->n_layers, table->n_elements);
-    for (int i = 0; i < table->n_params; i++) {
-        struct param *p = &table->params[i];
-        p->value_offset = shared_offset(table, slots, p->layer, p->offset);
-    }
+    table->n_values = place_of(table, turns, table->n_layers);
+    for (int i = 0; i < table->n_params; i++)
+        table->params[i].value_offset = shared_offset(table, turns, &table->params[i]);
 }
 
 void params_share_gradients(struct param_table *table, int slots)
 {
+    const struct turns turns = {slots, table->ends_alternate};
     if (!takes_turns(table, slots))
         return;
     table->gradient_slots = slots;
-    table->n_gradients = shared_offset(table, slots, table->n_layers, table->n_elements);
-    for (int i = 0; i < table->n_params; i++) {
-        struct param *p = &table->params[i];
-        p->gradient_offset = shared_offset(table, slots, p->layer, p->offset);
-    }
+    table->n_gradients = place_of(table, turns, table->n_layers);
+    for (int i = 0; i < table->n_params; i++)
+        table->params[i].gradient_offset = shared_offset(table, turns, &table->params[i]);
 }
 
-int params_slot(const struct param_table *table, int slots, int layer)
+static int slot_of(const struct param_table *table, struct turns turns, int layer)
 {
     const int blocks = table->n_layers - 2;
-    if (slots == 0 || layer == 0)
+    if (turns.slots == 0 || layer == 0)
         return layer;
-    return layer <= blocks ? 1 + (layer - 1) % slots : layer - blocks + slots;
+    if (layer <= blocks)
+        return 1 + (layer - 1) % turns.slots;
+    if (turns.share_ends)
+        return layer == blocks + 1 ? 0 : turns.slots + 1;
+    return layer - blocks + turns.slots;
+}
+
+int params_value_slot(const struct param_table *table, int layer)
+{
+    return slot_of(table, (struct turns){.slots = table->value_slots}, layer);
+}
+
+int params_gradient_slot(const struct param_table *table, int layer)
+{
+    return slot_of(table, (struct turns){table->gradient_slots, table->ends_alternate}, layer);
 }
 
 void params_free(struct param_table *table)

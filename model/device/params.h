@@ -38,6 +38,7 @@ struct param_table {
     size_t n_gradients;  /* and of that of gradients */
     size_t n_parameters; /* the sum of the parameters' own elements */
     int value_slots, gradient_slots; /* blocks' places there; 0: each has its own */
+    bool ends_alternate; /* the last layer's gradient is complete before the first's begins */
 };
 
 /* Appends a parameter and places it; weight decay applies to matrices. The pointer is good until
@@ -51,13 +52,14 @@ size_t params_layer(const struct param_table *table, int layer);
 /* Blocks, which are the layers between the first and the last and have the same size, take turns in
  * this many slots for parameters on the device, and for gradients: each lies where the block so
  * many before it lay. Embeddings and head, which may be several times a block's size, have places
- * of their own, and so has every block where there are no more of them than slots, or `slots` is 0.
- */
+ * of their own, or for gradients one, if they alternate. Where there are no more blocks than slots,
+ * or `slots` is 0, every layer has its own. */
 void params_share_values(struct param_table *table, int slots);
 void params_share_gradients(struct param_table *table, int slots);
-/* Which of so many slots a layer lies in, from 0, those of embeddings and head counted; of
- * n_layers: how many there are. slots: value_slots or gradient_slots */
-int params_slot(const struct param_table *table, int slots, int layer);
+/* Which slot a layer lies in, from 0, those of embeddings and head counted; of n_layers: how many
+ * there are. */
+int params_value_slot(const struct param_table *table, int layer);
+int params_gradient_slot(const struct param_table *table, int layer);
 void params_free(struct param_table *table);
 /* By name, or NULL. */
 const struct param *params_find(const struct param_table *table, const char *name);

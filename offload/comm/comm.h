@@ -87,6 +87,13 @@ void comm_device_reduce(struct comm *c, struct stream *s, const struct comm_shar
 /* The sums that were begun, all on this stream, are there in its order. */
 void comm_device_finish(struct comm *c, struct stream *s);
 
+/* Bytes of the arrays that it has summed over ranks on devices' memory, each counted once however
+ * it travels: for all ranks to have, and for owners. With one rank none. */
+struct comm_sums {
+    size_t to_all, to_owners;
+};
+struct comm_sums comm_device_sums(const struct comm *c);
+
 /* Whether all ranks succeeded. If any did not, every rank's err gets the sentence of the lowest
  * rank that failed, so that rank 0 can print it once and all can end with status 1. */
 bool comm_all_ok(struct comm *c, bool ok, struct zf_error *err);

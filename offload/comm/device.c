@@ -326,8 +326,9 @@ size_t comm_device_allowance(const struct comm *c)
 void comm_device_all_reduce(struct comm *c, struct stream *s, float *data, size_t n)
 {
     struct attached *a = c->attached;
-    if (n == 0)
+    if (n == 0 || a->transport == TRANSPORT_NONE)
         return;
+    c->sums.to_all += n * sizeof *data;
     switch (a->transport) {
     case TRANSPORT_NONE:
         break;
@@ -499,5 +500,12 @@ void comm_device_all_gather(struct comm *c, struct stream *s, const struct comm_
 
 void comm_device_reduce(struct comm *c, struct stream *s, const struct comm_shares *arrays, int n)
 {
+    if (c->attached->transport != TRANSPORT_NONE)
+        c->sums.to_owners += count_work(c, arrays, n).bytes;
     for_arrays(c, s, arrays, n, reduce);
+}
+
+struct comm_sums comm_device_sums(const struct comm *c)
+{
+    return c->sums;
 }

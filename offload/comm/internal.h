@@ -13,6 +13,7 @@ struct comm {
     int rank, size, local_rank, local_size, core_rank, core_size;
     struct attached *attached; /* the device (device.c), or NULL */
     struct plan *plan;         /* of a planned one: the attached device's, or NULL */
+    struct comm_sums sums;
 };
 
 /* Prints what failed where and ends all ranks. */

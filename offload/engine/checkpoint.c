@@ -6,6 +6,8 @@
  *   <name>.place, <name>.target                        (channels) U8
  *   <name>.window                                      (channels, cols) F32, where channels defer;
  *                                                      0 where no window is open
+ *   <name>.window_norm                                 (channels) F32, the same of squared norms,
+ *                                                      where an update stands for all steps
  *
  * and for the engine:
  *
@@ -30,15 +32,18 @@
  * and those without a number have groups of single channels. */
 #define LAYOUT "4"
 
-static const char *const STATE_NAMES[] = {"master", "exp_avg", "exp_avg_sq"};
+static const char *const PART_NAMES[] = {"master", "exp_avg", "exp_avg_sq", "window",
+                                         "window_norm"};
+#define WINDOW      3
+#define WINDOW_NORM 4
 
 static char *settings(const struct engine *e)
 {
     const struct engine_config *c = &e->config;
     return zf_format("topk_ratio %g, update_interval %d, apply_lag %d, stagger %d, bf16 %d, "
-                     "full_warm_up_rounds %d",
+                     "full_warm_up_rounds %d%s",
                      c->topk_ratio, c->update_interval, c->apply_lag, c->stagger, c->bf16,
-                     c->full_warm_up_rounds);
+                     c->full_warm_up_rounds, c->all_steps ? ", deferred_update all_steps" : "");
 }
 
 char *engine_file_name(int rank, int ranks)
@@ -70,12 +75,14 @@ static void declare_matrix(struct safetensors_writer *w, const struct matrix *m)
     safetensors_write_metadata(w, m->param->name, first);
     free(first);
     for (int part = 0; part < 3; part++)
-        declare(w, m, STATE_NAMES[part], DTYPE_F32, 2);
+        declare(w, m, PART_NAMES[part], DTYPE_F32, 2);
     declare(w, m, "step", DTYPE_I32, 1);
     declare(w, m, "place", DTYPE_U8, 1);
     declare(w, m, "target", DTYPE_U8, 1);
     if (m->selectable)
-        declare(w, m, "window", DTYPE_F32, 2);
+        declare(w, m, PART_NAMES[WINDOW], DTYPE_F32, 2);
+    if (m->selectable && m->window_norms)
+        declare(w, m, PART_NAMES[WINDOW_NORM], DTYPE_F32, 1);
 }
 
 static void write_values(struct safetensors_writer *w, const struct matrix *m, const float *values)
@@ -101,10 +108,10 @@ static void copy_window(struct engine *e, const struct matrix *m, float *values,
 }
 
 /* Where no window is open there is what happens to be in memory. */
-static void clear_closed(const struct engine *e, const struct matrix *m, float *windows)
+static void clear_closed(const struct engine *e, const struct matrix *m, float *windows,
+                         size_t cols)
 {
     const struct row_groups groups = owned_groups(e, m);
-    const size_t cols = (size_t)m->cols;
     for (int row = 0; row < m->n_owned; row++)
         if (channel_is_important(place_of(e, m, row)) ||
             e->windows.groups[row_groups_group(&groups, row)].open_steps == 0)
@@ -124,8 +131,13 @@ static void write_matrix(struct engine *e, struct safetensors_writer *w, struct 
     safetensors_write_data(w, e->selection.target + first, n);
     if (m->selectable) {
         copy_window(e, m, values, false);
-        clear_closed(e, m, values);
+        clear_closed(e, m, values, (size_t)m->cols);
         write_values(w, m, values);
+    }
+    if (m->selectable && m->window_norms) {
+        memcpy(values, m->window_norms, sizeof *values * n);
+        clear_closed(e, m, values, 1);
+        safetensors_write_data(w, values, sizeof *values * n);
     }
     free(values);
 }
@@ -279,20 +291,29 @@ static bool load_flags(struct engine *e, struct matrix *m, const struct piece *p
     return true;
 }
 
-/* This rank's rows of one tensor into an array of (n_owned, cols); others stay.
- * part 3: the window. */
+/* This rank's rows of one tensor into an array of (n_owned, cols), or (n_owned); others stay. */
 static bool load_part(struct matrix *m, const struct piece *p, int part, float *values,
                       struct zf_error *err)
 {
-    size_t cols = (size_t)m->cols;
-    const struct tensor *t = piece_of(p->shard, m, part < 3 ? STATE_NAMES[part] : "window",
-                                      DTYPE_F32, cols, (size_t)p->n, p->path, err);
+    const size_t cols = part == WINDOW_NORM ? 1 : (size_t)m->cols;
+    const struct tensor *t =
+        piece_of(p->shard, m, PART_NAMES[part], DTYPE_F32, cols, (size_t)p->n, p->path, err);
     int first = m->owned.first > p->first ? m->owned.first : p->first;
     int last = m->owned.last < p->first + p->n ? m->owned.last : p->first + p->n;
     if (!t || first >= last)
         return t != NULL;
     return tensor_read_f32(t, values + (size_t)(first - m->owned.first) * cols,
                            (size_t)(first - p->first) * cols, (size_t)(last - first) * cols, err);
+}
+
+/* Updates that a channel can have had: those of an update that stands for all steps of its window
+ * come when that closes. One that finds no slot on these ranks has had more. */
+static uint32_t most_updates(const struct engine *e, const struct matrix *m, int row)
+{
+    const struct row_groups groups = owned_groups(e, m);
+    const struct group *g = &e->windows.groups[row_groups_group(&groups, row)];
+    const bool gathers = m->selectable && !channel_has_state(place_of(e, m, row));
+    return (uint32_t)(e->step - (gathers && notes_norms(e) ? g->open_steps : 0));
 }
 
 static bool load_counts(const struct engine *e, struct matrix *m, const struct piece *p,
@@ -306,12 +327,23 @@ static bool load_counts(const struct engine *e, struct matrix *m, const struct p
             continue;
         uint32_t count;
         memcpy(&count, (const char *)t->data + sizeof count * (size_t)at, sizeof count);
+        const uint32_t most = most_updates(e, m, row);
         if (count > (uint32_t)e->step)
             return zf_fail(err, "%s: %s: a channel has %u updates after %d steps", p->path,
                            m->param->name, count, e->step);
-        m->host.updates[row] = count;
+        m->host.updates[row] = count < most ? count : most;
     }
     return t != NULL;
+}
+
+static bool load_window_norms(struct matrix *m, const struct piece *p, struct zf_error *err)
+{
+    if (!load_part(m, p, WINDOW_NORM, m->window_norms, err))
+        return false;
+    for (int row = 0; row < m->n_owned; row++)
+        if (!(m->window_norms[row] >= 0))
+            return zf_fail(err, "%s: %s.window_norm has what is no norm", p->path, m->param->name);
+    return true;
 }
 
 static bool load_state(struct engine *e, struct matrix *m, const struct piece *p,
@@ -328,9 +360,11 @@ static bool load_state(struct engine *e, struct matrix *m, const struct piece *p
     }
     if (ok && m->selectable && n > 0) {
         copy_window(e, m, values, false);
-        ok = load_part(m, p, 3, values, err);
+        ok = load_part(m, p, WINDOW, values, err);
         copy_window(e, m, values, true);
     }
+    if (ok && m->selectable && m->window_norms)
+        ok = load_window_norms(m, p, err);
     free(values);
     return ok;
 }

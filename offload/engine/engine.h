@@ -67,6 +67,8 @@ struct engine_config {
     enum engine_accumulate accumulate;
     bool zero_copy; /* operators cross the link, in place of copies; always where device memory is
                        the host's */
+    bool all_steps; /* a host update stands for all steps of its window, as AdamW would have made
+                       them; else for one. With adam_w_mode and a scale of 1 alone */
     double deferred_lr_scale; /* of host updates; ENGINE_LR_SQRT: square root of the window's
                                  length */
 
@@ -80,6 +82,21 @@ struct engine_config {
 
 #define ENGINE_LR_SQRT (-1.0)
 
+/* How local important channels are, by the newest choice of them: in one layer, or in all. Vectors
+ * do not count. */
+struct choice_part {
+    int chosen;         /* channels */
+    int kept;           /* of them the choice before had chosen, too */
+    double norm_chosen; /* squared norm of this step's gradient, before clipping: of the chosen, */
+    double norm;        /* and of all channels */
+};
+struct engine_choice {
+    bool first;                 /* there was none before: nothing is kept */
+    struct choice_part all;     /* the sums of: */
+    struct choice_part *layers; /* (n_layers) */
+    int n_layers;
+};
+
 /* What a step did and what it cost. Bytes count this rank's traffic between device and host. */
 struct step_report {
     float grad_norm;             /* global L2 norm before clipping */
@@ -89,10 +106,14 @@ struct step_report {
     size_t bytes_down, bytes_up; /* gradients to the host; parameters to the device */
     size_t bytes_moved;          /* state of channels that changed sides, both ways */
     size_t bytes_gathered;       /* other ranks' parameters that came to this one */
+    size_t bytes_norms;          /* summed over ranks: norms, which is all that a choice takes, */
+    size_t bytes_gradients;      /* and gradients; of the whole model, and 0 with one rank */
     int staleness;               /* steps from the oldest gradient to its becoming visible now */
     int update_interval;         /* S in force */
-    bool selected;               /* a new choice of important channels was made */
-    double important_share;      /* of the squared norm, held by the important channels */
+    bool selected;               /* a new choice of important channels was made: */
+    const struct engine_choice *choice; /* the engine's, until the next one; else NULL. The same on
+                                           all ranks, of the whole model */
+    double important_share;             /* of the squared norm, held by the important channels */
 };
 
 struct engine;
@@ -133,6 +154,9 @@ bool engine_end_step(struct engine *e, struct step_report *report, struct zf_err
 
 /* Steps done so far, over resumes; skipped ones do not count. */
 int engine_steps(const struct engine *e);
+
+/* S in force: steps of a window. */
+int engine_update_interval(const struct engine *e);
 
 /* Closes every open window, with the learning rate of the last step, and waits until all host
  * updates are visible: after the last step, before the model is saved, so that no gradient is

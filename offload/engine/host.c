@@ -63,6 +63,8 @@ static void place_host_state(struct engine *e)
     const struct host_arrays arrays = arrays_of(e);
     size_t at = 0, row = 0, staged = 0;
     e->host.updates = zf_calloc(e->n_channels, sizeof *e->host.updates);
+    if (notes_norms(e))
+        e->host.norms = zf_calloc(2 * e->n_channels, sizeof *e->host.norms);
     for (int i = 0; i < e->n_matrices; i++) {
         struct matrix *m = &e->matrices[i];
         m->host = (struct host_adam_matrix){.rows = (size_t)m->n_owned,
@@ -73,6 +75,11 @@ static void place_host_state(struct engine *e)
                                                      m->owned.first,
                                             .part = {i, m->owned.first, m->param->rows, m->cols},
                                             .decays = m->param->decay};
+        if (e->host.norms) {
+            m->window_norms = e->host.norms + row;
+            m->closing_norms = e->host.norms + e->n_channels + row;
+            m->host.norms = m->closing_norms;
+        }
         row += (size_t)m->n_owned;
         if (!m->selectable)
             continue;
@@ -137,8 +144,9 @@ static size_t staged_bytes(const struct engine *e)
 
 size_t host_held(const struct engine *e)
 {
-    return state_bytes(e) + pinned_bytes(e) + staged_bytes(e) +
-           e->n_channels * sizeof *e->host.updates;
+    size_t counts = e->n_channels * sizeof *e->host.updates;
+    counts += notes_norms(e) ? 2 * e->n_channels * sizeof *e->host.norms : 0;
+    return state_bytes(e) + pinned_bytes(e) + staged_bytes(e) + counts;
 }
 
 static bool allocate(struct engine *e, struct zf_error *err)
@@ -183,6 +191,7 @@ void host_release(struct engine *e)
     free(h->chunks);
     free(h->first_chunk);
     free(h->updates);
+    free(h->norms);
 }
 
 /* ---- workers ---- */

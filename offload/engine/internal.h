@@ -94,7 +94,10 @@ struct matrix {
     float *grad;    /* (n_owned, cols) their averaged gradient, in its layer's slot */
     void *deferred; /* (n_owned, cols) that of deferred channels, once taken, device */
     float *window;  /* (n_owned, cols) open windows, in device or host memory; NULL if none */
-    void *staged;   /* (n_owned, cols) `deferred` on the host, where that accumulates; a layer's lie
+    float *window_norms;  /* (n_owned) sums of the squared norms of the gradients in open windows,
+                             where windows note them; else NULL */
+    float *closing_norms; /* (n_owned) their means in those that close, which the host reads */
+    void *staged; /* (n_owned, cols) `deferred` on the host, where that accumulates; a layer's lie
                      there as they do on the device */
     struct host_adam_matrix host; /* (n_owned, cols) host state */
     size_t packed_end;            /* where a group's packed rows end that begin at host.packed */
@@ -235,11 +238,14 @@ struct batches {
 /* Of this step's gradient, over all ranks' channels. */
 struct norms {
     float *squared;                    /* (n_channels) device */
-    float *squared_host;               /* DeepSpeed's interval: the same, of allocate_host */
+    float *squared_host;               /* the same, of allocate_host, in steps that need it: where
+                                           channels are chosen, or windows note norms, or
+                                           DeepSpeed's interval */
     struct norm_summary *summary;      /* (2) device: of this step; of a choice that is looked at */
     struct norm_summary *summary_host; /* (2) the same, in memory of allocate_host */
     struct divided gradients;          /* in their slots */
     int reducing;                      /* the layer that is on its way to its owners, or -1 */
+    struct comm_sums before;           /* what ranks had summed before this step */
 };
 
 struct selection {
@@ -251,7 +257,8 @@ struct selection {
     unsigned char *choice_host; /* the same in memory of allocate_host */
     bool looks;                 /* this step's gradient has been asked for a choice */
     bool selected;              /* the first choice has been made */
-    int chosen_in;              /* the step of the newest choice */
+    int chosen_in;              /* the step of the newest choice, */
+    struct engine_choice newest; /* and what is told of it */
     struct channel_list
         news[ENGINE_MAX_INTERVAL]; /* by group: channels that the newest choice may bring to the
                                       other side, in their order */
@@ -307,6 +314,7 @@ struct host {
     void *pinned; /* parameters, where layers come from the host; else they are in `state` */
     size_t state_bytes;
     uint32_t *updates;     /* (channels owned) AdamW updates that each has had */
+    float *norms;          /* (2, channels owned) of open windows, and of those that close */
     size_t elements;       /* parameters whose state may live on the host */
     double seconds_before; /* that workers had worked before this step */
     double stall_seconds;  /* of this step, so far */
@@ -435,6 +443,12 @@ static inline bool updates_from_staged(const struct engine *e)
 {
     return e->config.accumulate == ENGINE_ACCUMULATE_HOST && e->config.topk_ratio <= 0 &&
            e->config.update_interval == 1 && e->config.apply_lag == 0;
+}
+
+/* Whether windows note how large the gradients in them are, which their sums do not tell. */
+static inline bool notes_norms(const struct engine *e)
+{
+    return e->config.all_steps && e->defers && e->config.update_interval != 1;
 }
 
 /* The groups of a matrix's owned channels; and of all its channels. */

@@ -145,7 +145,8 @@ void interval_choose(struct engine *e, struct step_report *report)
 {
     if (e->config.update_interval != 0 || !e->host.workers || !e->selection.selected)
         return;
-    time_step(e);
+    if (e->observed.least_interval == 0)
+        time_step(e);
     if (e->config.interval_rule == ENGINE_INTERVAL_KEEP_UP)
         choose_once(e, report);
     else

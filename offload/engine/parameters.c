@@ -16,7 +16,7 @@
 
 static int slot_of(const struct engine *e, int layer)
 {
-    return params_slot(e->table, e->table->value_slots, layer);
+    return params_value_slot(e->table, layer);
 }
 
 /* ---- where they live ---- */
@@ -71,7 +71,7 @@ static void describe_slots(struct engine *e)
 void parameters_create(struct engine *e)
 {
     struct parameters *p = &e->parameters;
-    p->n_slots = params_slot(e->table, e->table->value_slots, e->table->n_layers);
+    p->n_slots = params_value_slot(e->table, e->table->n_layers);
     p->holds = zf_malloc(sizeof *p->holds * (size_t)p->n_slots);
     p->left = zf_calloc((size_t)p->n_slots, sizeof *p->left);
     p->changed = e->device->event_create();

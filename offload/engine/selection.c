@@ -39,6 +39,9 @@ void selection_create(struct engine *e)
     e->selection.changes = e->device->allocate_host(sizeof *e->selection.changes *
                                                     (size_t)e->selection.changes_capacity);
     e->selection.changes_read = e->device->event_create();
+    e->selection.newest.n_layers = e->table->n_layers;
+    e->selection.newest.layers =
+        zf_calloc((size_t)e->table->n_layers, sizeof *e->selection.newest.layers);
 }
 
 void selection_release(struct engine *e)
@@ -53,6 +56,7 @@ void selection_release(struct engine *e)
     free(s->place);
     free(s->target);
     free(s->slot);
+    free(s->newest.layers);
     if (!s->changes_read)
         return;
     e->device->release_host(s->choice_host);
@@ -276,6 +280,50 @@ void selection_list(struct engine *e)
     plan_host_loop(e->device->plan, e->n_channels);
 }
 
+static void add_part(struct choice_part *sum, const struct choice_part *part)
+{
+    sum->chosen += part->chosen;
+    sum->kept += part->kept;
+    sum->norm_chosen += part->norm_chosen;
+    sum->norm += part->norm;
+}
+
+/* The device waits meanwhile: no branches, so that it is short. */
+static struct choice_part describe_matrix(const struct engine *e, const struct matrix *m)
+{
+    const unsigned char *choice = e->selection.choice_host + m->first_channel;
+    const unsigned char *before = e->selection.target + m->first_channel;
+    const float *norms = e->norms.squared_host + m->first_channel;
+    int chosen = 0, kept = 0;
+    double norm_chosen = 0, norm = 0;
+#pragma omp simd reduction(+ : chosen, kept, norm_chosen, norm)
+    for (int row = 0; row < m->param->rows; row++) {
+        const int is_chosen = choice[row] != CHANNEL_DEFERRED;
+        chosen += is_chosen;
+        kept += is_chosen & before[row];
+        norm_chosen += is_chosen * (double)norms[row];
+        norm += norms[row];
+    }
+    return (struct choice_part){chosen, kept, norm_chosen, norm};
+}
+
+/* The choice beside the one before, which is the host's `target` still. */
+static void describe_choice(struct engine *e)
+{
+    struct engine_choice *newest = &e->selection.newest;
+    newest->first = !e->selection.selected;
+    newest->all = (struct choice_part){0};
+    memset(newest->layers, 0, sizeof *newest->layers * (size_t)newest->n_layers);
+    for (int i = 0; i < e->n_matrices; i++) {
+        if (!e->matrices[i].selectable)
+            continue;
+        const struct choice_part part = describe_matrix(e, &e->matrices[i]);
+        add_part(&newest->layers[e->matrices[i].param->layer], &part);
+        add_part(&newest->all, &part);
+    }
+    plan_host_loop(e->device->plan, e->n_channels / 2); /* as measured, beside loops that branch */
+}
+
 /* The host's `target` is the choice. */
 static void take_choice(struct engine *e)
 {
@@ -294,7 +342,9 @@ bool selection_choose(struct engine *e, struct step_report *report)
         return false;
     if (!is_due(e) && report->important_share >= STALE_PART * share_of(s + 1))
         return false;
+    describe_choice(e);
     report->selected = true;
+    report->choice = &e->selection.newest;
     take_choice(e);
     if (first)
         report->important_share = share_of(s + 1);

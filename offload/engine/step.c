@@ -15,7 +15,7 @@ void norms_create(struct engine *e)
     for (int i = 0; i < e->n_matrices; i++)
         e->norms.gradients.arrays[i].data = e->grads + e->matrices[i].param->gradient_offset;
     e->norms.summary_host = e->device->allocate_host(2 * sizeof *e->norms.summary_host);
-    if (e->config.update_interval == 0 && e->config.interval_rule == ENGINE_INTERVAL_DEEPSPEED)
+    if (e->defers)
         e->norms.squared_host = e->device->allocate_host(sizeof(float) * e->n_channels);
 }
 
@@ -32,6 +32,7 @@ void norms_release(struct engine *e)
 void engine_begin_step(struct engine *e, float lr)
 {
     e->lr = lr;
+    e->norms.before = comm_device_sums(e->comm);
     if (e->ranks == 1)
         return;
     /* Each rank writes its own channels' norms; they are summed over ranks. */
@@ -100,6 +101,14 @@ void engine_layer_gradients_ready(struct engine *e, int layer)
 
 /* ---- the end of a step ---- */
 
+/* Whether the host needs each channel's norm in this step, and not only what it is told of all. */
+static bool host_needs_norms(const struct engine *e)
+{
+    const bool gathers =
+        e->config.update_interval == 0 && e->config.interval_rule == ENGINE_INTERVAL_DEEPSPEED;
+    return e->defers && (gathers || notes_norms(e) || e->selection.looks);
+}
+
 /* Squared norms of all channels, on all ranks, and what they say; the host learns it when
  * norm_known has passed. */
 static void measure_step(struct engine *e)
@@ -114,7 +123,7 @@ static void measure_step(struct engine *e)
     streams_follow(e, e->device->compute, e->streams.reducing);
     d->copy(e->streams.reducing, e->norms.summary_host, e->norms.summary, sizeof *e->norms.summary);
     selection_look(e);
-    if (e->norms.squared_host)
+    if (host_needs_norms(e))
         d->copy(e->streams.reducing, e->norms.squared_host, e->norms.squared,
                 sizeof(float) * e->n_channels);
     d->event_record(e->streams.norm_known, e->streams.reducing);
@@ -205,6 +214,13 @@ static void report_host_time(struct engine *e, struct step_report *report)
     e->host.seconds_before = busy;
 }
 
+static void report_sums(const struct engine *e, struct step_report *report)
+{
+    const struct comm_sums now = comm_device_sums(e->comm);
+    report->bytes_norms = now.to_all - e->norms.before.to_all;
+    report->bytes_gradients = now.to_owners - e->norms.before.to_owners;
+}
+
 bool engine_end_step(struct engine *e, struct step_report *report, struct zf_error *err)
 {
     *report = (struct step_report){0};
@@ -222,6 +238,7 @@ bool engine_end_step(struct engine *e, struct step_report *report, struct zf_err
     windows_end_staging(e);
     sharing_report(e, report);
     parameters_report(e, report);
+    report_sums(e, report);
     report->update_interval = e->windows.interval;
     report_host_time(e, report);
     return e->skipped_in_a_row < ENGINE_SKIPPED_LIMIT ||
@@ -234,6 +251,11 @@ bool engine_end_step(struct engine *e, struct step_report *report, struct zf_err
 int engine_steps(const struct engine *e)
 {
     return e->step;
+}
+
+int engine_update_interval(const struct engine *e)
+{
+    return e->windows.interval;
 }
 
 void engine_finish(struct engine *e)

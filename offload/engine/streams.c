@@ -21,7 +21,7 @@ void streams_create(struct engine *e)
     s->mark = d->event_create();
     s->norm_known = d->event_create();
     s->read = d->event_create();
-    s->n_slots = params_slot(e->table, e->table->gradient_slots, e->table->n_layers);
+    s->n_slots = params_gradient_slot(e->table, e->table->n_layers);
     s->taken = zf_calloc((size_t)s->n_slots, sizeof *s->taken);
     s->sent = zf_calloc((size_t)s->n_slots, sizeof *s->sent);
     for (int i = 0; i < s->n_slots; i++) {
@@ -58,7 +58,7 @@ void streams_release(struct engine *e)
 
 int streams_slot(const struct engine *e, int layer)
 {
-    return params_slot(e->table, e->table->gradient_slots, layer);
+    return params_gradient_slot(e->table, layer);
 }
 
 void streams_wait(struct engine *e)

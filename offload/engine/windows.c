@@ -218,10 +218,31 @@ void windows_accumulate_on_device(struct engine *e)
                                 fresh_groups(e), &e->norms.summary->factor);
 }
 
+/* This step's gradients are in their windows, of which some begin with them. */
+static void note_norms(struct engine *e, uint64_t fresh, float factor)
+{
+    for (int i = 0; i < e->n_matrices; i++) {
+        const struct matrix *m = &e->matrices[i];
+        const struct row_groups groups = owned_groups(e, m);
+        const float *squared = e->norms.squared_host + m->first_channel + m->owned.first;
+        for (int row = 0, end; m->selectable && row < m->n_owned; row = end) {
+            const bool begins = fresh >> row_groups_group(&groups, row) & 1;
+            end = row_groups_end(&groups, row);
+            end = end < m->n_owned ? end : m->n_owned;
+            for (int r = row; r < end; r++)
+                m->window_norms[r] =
+                    fmaf(factor * factor, squared[r], begins ? 0 : m->window_norms[r]);
+        }
+    }
+    plan_host_loop(e->device->plan, e->n_channels / (size_t)e->ranks);
+}
+
 void windows_count_step(struct engine *e, float factor, struct step_report *report)
 {
     e->windows.staged_fresh = fresh_groups(e);
     e->windows.staged_factor = factor;
+    if (notes_norms(e))
+        note_norms(e, e->windows.staged_fresh, factor);
     for (int j = 0; j < e->windows.interval; j++) {
         struct group *g = &e->windows.groups[j];
         if (g->open_steps++ == 0)
@@ -246,8 +267,20 @@ void windows_end_staging(struct engine *e)
 
 static float deferred_lr(const struct engine *e, const struct group *g)
 {
-    double scale = e->config.deferred_lr_scale;
+    double scale = e->config.all_steps ? g->open_steps : e->config.deferred_lr_scale;
     return e->lr * (float)(scale == ENGINE_LR_SQRT ? sqrt(g->open_steps) : scale);
+}
+
+/* What the host's updates read of the group's windows beside their means. */
+static void close_norms(const struct engine *e, const struct group *g)
+{
+    for (int i = 0; i < e->n_matrices; i++) {
+        const struct matrix *m = &e->matrices[i];
+        const struct row_groups groups = owned_groups(e, m);
+        for_each_in_group(row, &groups, g->index, m->selectable ? m->n_owned : 0)
+            m->closing_norms[row] = m->window_norms[row] / (float)g->closing_steps;
+    }
+    plan_host_group_loop(e->device->plan, e->n_channels / (size_t)e->ranks, e->windows.interval);
 }
 
 static void send_means(struct engine *e, const struct group *g, int layer,
@@ -276,6 +309,7 @@ static void update_layer(struct engine *e, struct group *g, int layer, float lr,
                                           .exchange = exchange_layer(e, g, layer),
                                           .rule = channels_rule(e, lr),
                                           .window_steps = (float)g->closing_steps,
+                                          .all_steps = notes_norms(e),
                                           .factor = e->windows.staged_factor,
                                           .commits_later = streams_layer(e, layer),
                                           .path = host_adam_best_path()};
@@ -291,6 +325,8 @@ void windows_close(struct engine *e, struct group *g, struct step_report *report
     exchange_take_region(e, g);
     streams_follow(e, e->streams.down, e->device->compute);
     g->closing_steps = g->open_steps;
+    if (notes_norms(e))
+        close_norms(e, g);
     for (int layer = 0; layer < e->table->n_layers; layer++)
         update_layer(e, g, layer, lr, report);
     g->open_steps = 0;

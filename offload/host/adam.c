@@ -14,6 +14,8 @@
 /* Elements of a run that are updated, and then committed, at a time: what a commit reads and writes
  * is still in L1. A multiple of ADAM_VECTOR. */
 #define PIECE_ELEMENTS ((size_t)1024)
+/* Partial sums of a row's squares. */
+#define SUMS 32
 
 bool host_adam_path_runs(enum host_adam_path path)
 {
@@ -51,16 +53,18 @@ static struct adamw rule_at(const struct adamw *rule, uint32_t update)
     return at;
 }
 
+/* Of an update that stands for `steps`, the last of which is number `update`. */
 static struct adam_constants adam_constants_of(const struct adamw *rule, float gradient_scale,
-                                               uint32_t update)
+                                               uint32_t update, int steps)
 {
     struct adamw at = rule_at(rule, update);
+    const float beta1 = (float)pow(at.beta1, steps), beta2 = (float)pow(at.beta2, steps);
     return (struct adam_constants){
         .gradient_scale = gradient_scale,
-        .beta1 = at.beta1,
-        .rest1 = 1 - at.beta1,
-        .beta2 = at.beta2,
-        .rest2 = 1 - at.beta2,
+        .beta1 = beta1,
+        .rest1 = 1 - beta1,
+        .beta2 = beta2,
+        .rest2 = 1 - beta2,
         .decay = at.l2 ? 1 : 1 - at.lr * at.weight_decay,
         .l2 = at.l2 ? at.weight_decay : 0,
         .step = at.lr / at.correction1,
@@ -140,26 +144,77 @@ static void update_run(enum host_adam_path path, const struct host_adam_matrix *
     }
 }
 
+/* Sums of squares, SUMS side by side, of a whole number of times as many elements. */
+ZF_SIMD
+static void add_squares(float sums[SUMS], const float *restrict f32, const uint16_t *restrict bf16,
+                        size_t n)
+{
+    float s[SUMS];
+    memcpy(s, sums, sizeof s);
+    for (size_t at = 0; bf16 && at < n; at += SUMS)
+        for (size_t i = 0; i < SUMS; i++)
+            s[i] = fmaf(bf16_to_f32(bf16[at + i]), bf16_to_f32(bf16[at + i]), s[i]);
+    for (size_t at = 0; f32 && at < n; at += SUMS)
+        for (size_t i = 0; i < SUMS; i++)
+            s[i] = fmaf(f32[at + i], f32[at + i], s[i]);
+    memcpy(sums, s, sizeof s);
+}
+
+/* In an order that n alone decides, whatever vectors there are. */
+static float sum_of_squares(const void *values, enum dtype dtype, size_t n)
+{
+    const size_t whole = n / SUMS * SUMS, size = dtype_size(dtype);
+    const void *last = (const char *)values + whole * size;
+    float sums[SUMS] = {0}, rest[SUMS] = {0}; /* zeros of either dtype */
+    memcpy(rest, last, (n - whole) * size);
+    if (dtype == DTYPE_F32) {
+        add_squares(sums, values, NULL, whole);
+        add_squares(sums, rest, NULL, SUMS);
+    } else {
+        add_squares(sums, NULL, values, whole);
+        add_squares(sums, NULL, (const uint16_t *)rest, SUMS);
+    }
+    for (size_t half = SUMS / 2; half > 0; half /= 2)
+        for (size_t i = 0; i < half; i++)
+            sums[i] += sums[i + half];
+    return sums[0];
+}
+
+/* How many times as large a row's squared gradients were, in the mean, as the square of their mean:
+ * 1 where all were the same, the window's steps where they had nothing in common. */
+static float spread(const struct host_adam_matrix *matrix, size_t row, const void *exchange,
+                    float gradient_scale)
+{
+    const float of_mean = sum_of_squares(exchange, matrix->dtype, matrix->cols);
+    const float spread = matrix->norms[row] / (gradient_scale * gradient_scale * of_mean);
+    return spread > 1 && isfinite(spread) ? spread : 1;
+}
+
 void host_adam_update(enum host_adam_path path, const struct host_adam_matrix *matrix, size_t row0,
                       size_t row1, void *exchange, const struct adamw *rule, float gradient_scale,
-                      bool commit)
+                      int steps, bool commit)
 {
     assert(matrix->dtype == (matrix->remainders ? DTYPE_BF16 : DTYPE_F32));
     assert(row1 <= matrix->rows && host_adam_path_runs(path));
     struct adam_constants constants = {0};
     uint32_t update = 0; /* that the constants are for */
+    float rest2 = 0;
     for (size_t row = row0; row < row1;) {
         if (!is_deferred(matrix, row)) {
             row++;
             continue;
         }
-        if (matrix->updates[row] + 1 != update) {
-            update = matrix->updates[row] + 1;
-            constants = adam_constants_of(rule, gradient_scale, update);
+        if (matrix->updates[row] + (uint32_t)steps != update) {
+            update = matrix->updates[row] + (uint32_t)steps;
+            constants = adam_constants_of(rule, gradient_scale, update, steps);
+            rest2 = constants.rest2;
         }
-        size_t end = run_end(matrix, row, row1);
-        update_run(path, matrix, row * matrix->cols, (end - row) * matrix->cols,
-                   element(matrix, exchange, (row - row0) * matrix->cols), &constants, commit);
+        void *exchanged = element(matrix, exchange, (row - row0) * matrix->cols);
+        const size_t end = steps > 1 ? row + 1 : run_end(matrix, row, row1);
+        if (steps > 1)
+            constants.rest2 = rest2 * spread(matrix, row, exchanged, gradient_scale);
+        update_run(path, matrix, row * matrix->cols, (end - row) * matrix->cols, exchanged,
+                   &constants, commit);
         for (; row < end; row++)
             matrix->updates[row] = update;
     }
@@ -322,7 +377,7 @@ static void update_rows(const struct host_adam_job *job, const struct host_adam_
     else if (matrix->staged)
         put_staged(matrix, (size_t)row, (size_t)end, exchange, job->factor);
     host_adam_update(job->path, matrix, (size_t)row, (size_t)end, exchange, &rule, 1,
-                     !job->commits_later);
+                     job->all_steps ? (int)job->window_steps : 1, !job->commits_later);
 }
 
 void host_adam_run(void *argument, int chunk)

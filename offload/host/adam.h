@@ -49,6 +49,8 @@ struct host_adam_matrix {
     const void *staged;         /* (rows, cols) of dtype: a gradient, which is all that jobs take,
                                    times their factor; or NULL */
     struct matrix_part part;    /* which rows they are, for their groups */
+    const float *norms;         /* (rows) mean squared norms of the gradients that a closing window
+                                   has gathered; for jobs of all_steps alone */
     size_t packed;              /* where its rows begin among a job's exchanged ones, in elements */
     bool decays;                /* the rule's weight decay applies in jobs */
 };
@@ -62,12 +64,17 @@ void host_adam_write_masters(const struct host_adam_matrix *matrix, size_t first
 /* exchange, below: (row1 - row0, cols) of the matrix's dtype, gradient in, parameter out. */
 
 /* One AdamW update (formula: model/device/row_ops.h) of the deferred ones of rows [row0, row1),
- * and one more in their counts. The rule's own corrections are not used. With `commit` it commits
- * as it goes; else host_adam_commit is to come before any other use of the rows' masters. A NaN
- * stays one. */
+ * and `steps` more in their counts. The rule's own corrections are not used. With `commit` it
+ * commits as it goes; else host_adam_commit is to come before any other use of the rows' masters.
+ * A NaN stays one.
+ *
+ * An update with steps > 1 stands for so many, whose mean gradient x it has: moments decay by
+ * beta^steps, and what enters the second one is x^2 times the row's norms / |x|^2, so that, over
+ * the row, it is the mean of squares that as many updates would have seen and not the square of
+ * the mean. The learning rate is for all of them together: the caller's to multiply. */
 void host_adam_update(enum host_adam_path path, const struct host_adam_matrix *matrix, size_t row0,
                       size_t row1, void *exchange, const struct adamw *rule, float gradient_scale,
-                      bool commit);
+                      int steps, bool commit);
 /* parameters = exchange for the deferred ones of rows [row0, row1). */
 void host_adam_commit(const struct host_adam_matrix *matrix, size_t row0, size_t row1,
                       const void *exchange);
@@ -96,6 +103,7 @@ struct host_adam_job {
                        wherever they stand (row_groups_count) */
     struct adamw rule;
     float window_steps; /* gradients in the windows */
+    bool all_steps;     /* the update stands for as many steps, not for one */
     float factor;       /* on staged gradients */
     bool commits_later; /* the commit is a job of its own: host_adam_run_commit */
     enum host_adam_path path;

@@ -16,7 +16,9 @@ does the same with a pretrained model of Hugging Face's, SmolLM2-135M-Instruct, 
 The results go to accuracy.json (raw, one record a run) and accuracy.txt (the table) in the folder
 --out, accuracy_pretrained.json and .txt with --pretrained. Runs that the JSON file already holds
 are skipped, so the script can be stopped and called again.
---deferred-lr-scale adds rows for ZenFlow with that setting to the same table.
+--deferred-lr-scale and --deferred-update add rows for ZenFlow with that setting to the same table.
+--locality prints, of the runs that the JSON file holds, how local the important channels were, layer by
+layer, and what choosing them takes of the other ranks; no run is made.
 
 Only the Python standard library is used.
 """
@@ -28,12 +30,15 @@ import hashlib
 import json
 import os
 import pathlib
+import re
 import shlex
 import shutil
 import statistics
 import subprocess
 import sys
 import threading
+
+import locality_table
 
 ROOT = pathlib.Path(__file__).resolve().parents[2]
 
@@ -84,6 +89,7 @@ METHODS = {
                         {**ZENFLOW, "zero_optimization.zenflow.update_interval": "keep_up"}),
 }
 DEFERRED_LR_SCALE = "zero_optimization.zenflow.deferred_lr_scale"
+DEFERRED_UPDATE = "zero_optimization.zenflow.deferred_update"
 
 QUICK_EXAMPLES = 320  # of each split, with --quick
 QUICK_EPOCHS = 2
@@ -113,10 +119,14 @@ def parse_arguments():
     parser.add_argument("--deferred-lr-scale", metavar="X",
                         help="run the ZenFlow methods with this scale, a number or sqrt, and no "
                              "others; rows of their own")
+    parser.add_argument("--deferred-update", choices=["all_steps"],
+                        help="the same for what a deferred update stands for")
+    parser.add_argument("--locality", action="store_true",
+                        help="print how local the important channels were, and make no run")
     parser.add_argument("--quick", action="store_true",
                         help="a dry run of a minute, in accuracy_quick.json and .txt")
     args = parser.parse_args()
-    if args.deferred_lr_scale:
+    if args.deferred_lr_scale or args.deferred_update:
         args.methods = [m for m in args.methods if m.startswith("zenflow")]
     return args
 
@@ -142,7 +152,7 @@ def write_corpus(path, glue, split):
 
 
 def run_zf_train(args, settings, output_dir, threads):
-    """Runs zf-train with these settings. Returns all_results.json and the log's records."""
+    """Runs zf-train with these settings. Returns all_results.json, the log's records, and what was said."""
     command = [str(args.zf_train)]
     for key, value in {**settings, "output_dir": output_dir, "overwrite_output_dir": "true",
                        "num_threads": threads, "device": "cpu"}.items():
@@ -155,7 +165,7 @@ def run_zf_train(args, settings, output_dir, threads):
                            f"{done.stderr[-2000:]}")
     results = json.loads((output_dir / "all_results.json").read_text())
     log = [json.loads(line) for line in (output_dir / "trainer_log.jsonl").open()]
-    return results, log
+    return results, log, done.stderr
 
 
 def language_model_settings(args):
@@ -190,7 +200,7 @@ def train_language_model(args):
     print(f"training the language model on {sentences} sentences", flush=True)
     paths = {"tokenizer_name": args.tokenizer, "train_file": folder / "train.txt",
              "validation_file": folder / "dev.txt"}
-    results, _ = run_zf_train(args, {**settings, **paths}, folder / "model", args.jobs)
+    results, _, _ = run_zf_train(args, {**settings, **paths}, folder / "model", args.jobs)
     record = {"settings": settings, "sentences": sentences, "results": results}
     record_path.write_text(json.dumps(record, indent=1))
     print(f"dev perplexity {results['eval_perplexity']:.1f} after "
@@ -214,12 +224,15 @@ def method_settings(args, method):
     settings = dict(METHODS[method][1])
     if args.deferred_lr_scale:
         settings[DEFERRED_LR_SCALE] = args.deferred_lr_scale
+    if args.deferred_update:
+        settings[DEFERRED_UPDATE] = args.deferred_update
     return settings
 
 
 def method_title(method, settings):
     scale = settings.get(DEFERRED_LR_SCALE)
-    return METHODS[method][0] + (f", scale {scale}" if scale else "")
+    all_steps = DEFERRED_UPDATE in settings
+    return METHODS[method][0] + (f", scale {scale}" if scale else ", all steps" * all_steps)
 
 
 def last_quarter_loss(log, total_steps):
@@ -237,15 +250,25 @@ def run_fine_tuning(args, model, task, method, seed):
     shared, own = task_settings(args, task), method_settings(args, method)
     title = method_title(method, own)
     output_dir = args.work / f"{task}-{title.replace(' ', '_').replace(',', '')}-{seed}"
-    results, log = run_zf_train(args, {**shared, **own, "model_name_or_path": model,
-                                       "data_dir": args.glue, "seed": seed}, output_dir,
-                                args.threads)
+    results, log, said = run_zf_train(args, {**shared, **own, "model_name_or_path": model,
+                                             "data_dir": args.glue, "seed": seed}, output_dir,
+                                      args.threads)
     shutil.rmtree(output_dir)
     return {"task": task, "method": method, "title": title, "seed": seed,
             "metric": results["eval_" + TASKS[task][2]],
             "last_quarter_loss": last_quarter_loss(log, results["global_step"]),
             "settings": shared, "method_settings": own, "commit": find_commit(),
-            "results": results}
+            "results": results, **find_locality(log, said)}
+
+
+def find_locality(log, said):
+    """What a run that chooses channels tells of its choices, for its record."""
+    locality = locality_table.summarise(log)
+    if not locality["choices"]:
+        return {}
+    sums = re.search(r"^to choose channels, .* ([\d,]+) bytes of norms.* ([\d,]+) bytes of gradients", said, re.M)
+    norms, gradients = (int(n.replace(",", "")) for n in sums.groups())
+    return {"locality": locality, "bytes_norms": norms, "bytes_gradients": gradients}
 
 
 def find_commit():
@@ -324,6 +347,30 @@ def format_document(document):
     return "\n".join(lines) + "\n"
 
 
+def locality_lines(runs):
+    """Of runs with choices, a table for each task and method: means over the seeds."""
+    told = [r for r in runs if "locality" in r]
+    for task, title in dict.fromkeys((r["task"], r["title"]) for r in told):
+        own = [r for r in told if (r["task"], r["title"]) == (task, title)]
+        found = locality_table.average([r["locality"] for r in own])
+        yield (f"{TASKS[task][0]}, {title}, {len(own)} seeds, {found['choices']:.0f} choices; channels are chosen by "
+               f"{own[0]['bytes_norms']:,} bytes of norms in a step, where gradients are "
+               f"{own[0]['bytes_gradients']:,}: 1/{own[0]['bytes_gradients'] / own[0]['bytes_norms']:.0f}")
+        yield from locality_table.table_lines(found)
+        yield ""
+
+
+def print_locality(path):
+    """Returns the exit status."""
+    runs = json.loads(path.read_text())["runs"] if path.exists() else []
+    lines = list(locality_lines(runs))
+    if not lines:
+        print(f"{path}: none of its {len(runs)} runs tells of choices of important channels", file=sys.stderr)
+        return 1
+    print("\n".join(lines))
+    return 0
+
+
 def load_runs(path, language_model, settings):
     """The runs in the JSON file that were made with these settings, from this language model."""
     if not path.exists():
@@ -384,6 +431,8 @@ def main():
     args = parse_arguments()
     suffix = ("_pretrained" if args.pretrained else "") + ("_quick" if args.quick else "")
     path = args.out / f"accuracy{suffix}.json"
+    if args.locality:
+        return print_locality(path)
     args.out.mkdir(parents=True, exist_ok=True)
     model, language_model = find_model(args)
     settings = {task: task_settings(args, task) for task in TASKS}

@@ -7,7 +7,8 @@ drifts for both; the figures are medians over rounds of the median step:
   gpt2       GPT-2 small's shape (12 layers, width 768, vocabulary 50,257), 8 sequences of 128 tokens
   sst2       the same model on real SST-2 batches of 32 sentences; Transformers pads each batch to its longest
   smollm2    SmolLM2-135M as a language model on real text, 8 sequences of 128 tokens
-  mrpc       SmolLM2-135M on real MRPC batches of 16 pairs, padded for Transformers
+  mrpc       SmolLM2-135M on real MRPC batches of 16 pairs; Transformers pads each batch to its longest
+  run_glue   the same, but Transformers pads all to 128 tokens: run_glue.py's pad_to_max_length is true by default
 
 The first two train GPT2ForSequenceClassification from random initialisation, all in fp32 with AdamW; GPT-2
 with dropout 0.1. PyTorch runs with its own BLAS and fused AdamW on the same threads, and with that attention
@@ -102,7 +103,7 @@ def smollm2_workload(args, torch, transformers, batch, length):
                     lambda attention: load(args.smollm2, dtype=torch.float32, attn_implementation=attention), batches)
 
 
-def mrpc_workload(args, torch, transformers, folder, batch):
+def mrpc_workload(args, torch, transformers, folder, name, padding, batch):
     tokenizer = transformers.AutoTokenizer.from_pretrained(args.smollm2)
     tokenizer.pad_token_id, tokenizer.padding_side = 2, "right"
     rows = mrpc_pairs(args.glue, batch * STEPS)
@@ -114,10 +115,10 @@ def mrpc_workload(args, torch, transformers, folder, batch):
     for i in range(0, len(rows), batch):
         chosen = rows[i:i + batch]
         batches.append(tokenizer([r[3] for r in chosen], [r[4] for r in chosen], truncation=True, max_length=128,
-                                 padding=True, return_tensors="pt"))
+                                 padding=padding, return_tensors="pt"))
         batches[-1]["labels"] = torch.tensor([int(r[0]) for r in chosen])
     load = transformers.AutoModelForSequenceClassification.from_pretrained
-    return Workload("mrpc", batch, 0,
+    return Workload(name, batch, 0,
                     ["--model_name_or_path", args.smollm2, "--task_name", "mrpc", "--train_file", path],
                     lambda attention: load(args.smollm2, num_labels=2, pad_token_id=2, dtype=torch.float32,
                                            attn_implementation=attention), batches)
@@ -187,8 +188,8 @@ def main():
     parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
     parser.add_argument("--zf-train", required=True)
     parser.add_argument("--tokenizer", help="folder with GPT-2's vocab.json and merges.txt: gpt2 and sst2")
-    parser.add_argument("--smollm2", help="folder of SmolLM2-135M: smollm2 and mrpc")
-    parser.add_argument("--glue", help="folder with SST-2/train.tsv and MRPC/train.tsv: sst2 and mrpc")
+    parser.add_argument("--smollm2", help="folder of SmolLM2-135M: smollm2, mrpc and run_glue")
+    parser.add_argument("--glue", help="folder with SST-2/train.tsv and MRPC/train.tsv: sst2, mrpc, run_glue")
     parser.add_argument("--text", help="a text file: smollm2")
     parser.add_argument("--threads", type=int, default=len(os.sched_getaffinity(0)))
     parser.add_argument("--rounds", type=int, default=5)
@@ -208,7 +209,8 @@ def main():
         if args.smollm2 and args.text:
             compare(args, torch, smollm2_workload(args, torch, transformers, 8, 128))
         if args.smollm2 and args.glue:
-            compare(args, torch, mrpc_workload(args, torch, transformers, folder, 16))
+            compare(args, torch, mrpc_workload(args, torch, transformers, folder, "mrpc", "longest", 16))
+            compare(args, torch, mrpc_workload(args, torch, transformers, folder, "run_glue", "max_length", 16))
 
 
 if __name__ == "__main__":

@@ -5,7 +5,7 @@
 . tests/e2e/lib/common.sh "$@"
 need python3 mpirun
 
-zenflow=("$train" --config configs/zenflow.json "${tiny[@]}")
+zenflow=("$train" --config "$steady/zenflow.json" "${tiny[@]}")
 saving=("${zenflow[@]}" --max_steps 6 --save_strategy steps --save_steps 2)
 sign() { # sign COMMAND FOLDER
     python3 tests/e2e/lib/sign.py "$@"
@@ -18,7 +18,7 @@ sum() { # sum FOLDER: what it holds, by content
 for config in zenflow adamw zero_offload zenflow_auto; do
     for fill in 1 254; do
         check "$config: memory begins with $fill" env MALLOC_PERTURB_=$fill MALLOC_MMAP_THRESHOLD_=1073741824 \
-            "$train" --config "configs/$config.json" "${tiny[@]}" --max_steps 5 --save_strategy steps --save_steps 1 \
+            "$train" --config "$steady/$config.json" "${tiny[@]}" --max_steps 5 --save_strategy steps --save_steps 1 \
             --output_dir "$scratch/$config-$fill"
         for step in 1 2 5; do
             sum "$scratch/$config-$fill/checkpoint-$step"
@@ -26,7 +26,7 @@ for config in zenflow adamw zero_offload zenflow_auto; do
     done
     check "$config: the same bytes" cmp "$scratch/$config-1.sums" "$scratch/$config-254.sums"
 done
-check "with windows on the host" "$train" --config configs/zenflow.json "${tiny[@]}" --max_steps 5 --save_strategy steps \
+check "with windows on the host" "$train" --config "$steady/zenflow.json" "${tiny[@]}" --max_steps 5 --save_strategy steps \
     --save_steps 1 --zero_optimization.zenflow.accumulate host --output_dir "$scratch/elsewhere"
 for file in model.safetensors optimizer-00001-of-00001.safetensors; do
     check "the same bytes there: $file" cmp "$scratch/zenflow-1/checkpoint-5/$file" "$scratch/elsewhere/checkpoint-5/$file"
@@ -122,12 +122,16 @@ for split in dev test; do
 done
 sed -n 1p data/sample/SST-2/train.tsv >"$scratch/data/SST-2/train.tsv"
 sed -n 2,129p data/sample/SST-2/train.tsv | tac >>"$scratch/data/SST-2/train.tsv"
-refused "other data of equal size" "manifest.json:[0-9]*: .*made with train_data" "${going_on[@]}" "$run/checkpoint-4" \
+refused "other data of equal size" "manifest.json:[0-9]*: .*made with train_data .*: the examples or their tokens are others" "${going_on[@]}" "$run/checkpoint-4" \
     --data_dir "$scratch/data"
 refused "another seed" "manifest.json:[0-9]*: .*seed 42, but this run has 43" "${going_on[@]}" "$run/checkpoint-4" --seed 43
-check "another learning rate is told" "${going_on[@]}" "$run/checkpoint-4" --learning_rate 2e-3
+check "another learning rate is told" "${going_on[@]}" "$run/checkpoint-4" --learning_rate 2e-3 --lr_scheduler_type cosine
 cp "$scratch/check.log" "$scratch/printed"
 check "by its name and values" grep -q 'warning: learning_rate was 0.001 .* is 0.002 from here on' "$scratch/printed"
+check "and a schedule by its own" grep -q 'lr_scheduler_type was linear .* is cosine from' "$scratch/printed"
+check "a run that is done" "${going_on[@]}" "$run/checkpoint-4" --max_steps 4
+cp "$scratch/check.log" "$scratch/printed"
+check "is said to be" grep -q 'nothing is left to train: the checkpoint is of step 4, and the run has 4' "$scratch/printed"
 
 # The newest is broken or unfinished.
 latest=$scratch/latest
@@ -138,6 +142,7 @@ touch "$latest/checkpoint-1000" "$latest/tmp-checkpoint-8/model.safetensors" "$l
 rm "$latest/model.safetensors"
 check "the one before the broken one" "${zenflow[@]}" --max_steps 6 --output_dir "$latest" --resume_from_checkpoint latest
 cp "$scratch/check.log" "$scratch/printed"
+check "the unfinished one is named" grep -q 'warning: .*checkpoint-999: it has no manifest' "$scratch/printed"
 check "the broken one is named" grep -q 'warning: .*checkpoint-6/model.safetensors: it is damaged' "$scratch/printed"
 check "it goes on from there" grep -q 'resuming from .*checkpoint-4' "$scratch/printed"
 check "to the same model" cmp "$run/model.safetensors" "$latest/model.safetensors"

@@ -28,6 +28,20 @@ for config in configs/*.json; do
     check "$config trains" trained "$scratch/$name"
 done
 
+# The interval that host and link keep up with is chosen behind nine steps, and stays.
+for name in sample zenflow zenflow_offload_param; do
+    check "$name chooses its interval" "$train" --config "configs/$name.json" "${new_model[@]}" --data_dir data/sample "${short[@]}" \
+        --max_steps 16 --eval_strategy no --do_predict false --output_dir "$scratch/chosen"
+    check "$name: once" python3 - "$scratch/chosen" <<'END'
+import json, sys
+chosen = [e["update_interval"] for e in map(json.loads, open(sys.argv[1] + "/trainer_log.jsonl")) if "loss" in e]
+assert len(chosen) == 16 and chosen[:8] == [4] * 8 and len(set(chosen[8:])) == 1 and 1 <= chosen[8] <= 64, chosen
+config = json.load(open(sys.argv[1] + "/zf_train_config.json"))
+assert config["zero_optimization"]["zenflow"]["update_interval"] == "keep_up", config
+END
+    rm -rf "$scratch/chosen"
+done
+
 # As in DeepSpeed's ZenFlow tutorial.
 cat >"$scratch/tutorial.json" <<'END'
 {

@@ -32,7 +32,7 @@ check "no GPU: auto is the CPU" grep -q 'on the cpu device' "$scratch/printed"
 # for them.
 few=$scratch/few.tsv
 head -n 33 data/sample/SST-2/train.tsv >"$few"
-by_heart=(--config configs/sample.json --train_file "$few" --validation_file "$few" --do_predict false
+by_heart=(--config "$steady/sample.json" --train_file "$few" --validation_file "$few" --do_predict false
     --per_device_train_batch_size 8 --per_device_eval_batch_size 8 --max_steps 40 --logging_steps 1)
 
 check "the CPU device learns" "$train" "${by_heart[@]}" --device cpu --output_dir "$scratch/cpu"
@@ -91,7 +91,7 @@ END
 
 if [ "${ZF_FULL_SAMPLE:-0}" = 1 ]; then
     for device in cpu cuda; do
-        check "the whole sample on the $device device" "$emulated" --config configs/sample.json \
+        check "the whole sample on the $device device" "$emulated" --config "$steady/sample.json" \
             --device $device --output_dir "$scratch/whole-$device"
     done
     check "the same accuracy, to 0.02" python3 - "$scratch" <<'END'

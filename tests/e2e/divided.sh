@@ -26,7 +26,7 @@ same() { # same WHAT FOLDER FOLDER [FIRST STEP]: models, predictions, and what w
 on() {
     local n=$1 config=$2
     shift 2
-    ranks "$n" "$train" --config "configs/$config.json" "${deep[@]}" --per_device_train_batch_size $((12 / n)) "$@"
+    ranks "$n" "$train" --config "$steady/$config.json" "${deep[@]}" --per_device_train_batch_size $((12 / n)) "$@"
 }
 
 # 7 batches to evaluate: in the last round some rank has none.
@@ -82,7 +82,7 @@ for place in divided hosted; do
     declare -n there=$place
     killed=$scratch/killed-$place
     for i in "${kills[@]}"; do
-        mpirun -n 2 --oversubscribe --bind-to none "$train" --config configs/zenflow.json "${deep[@]}" \
+        mpirun -n 2 --oversubscribe --bind-to none "$train" --config "$steady/zenflow.json" "${deep[@]}" \
             --per_device_train_batch_size 6 "${there[@]}" "${slow[@]}" --output_dir "$killed" >"$scratch/killed.log" 2>&1 &
         job=$!
         for ((wait = 0; wait < 3000; wait++)); do
@@ -112,7 +112,7 @@ cp "$scratch/check.log" "$scratch/alone.log"
 check "stage 3 with one rank says that it is stage 2" grep -q "with one rank, .*it is stage 2" "$scratch/alone.log"
 
 if [ -x "$build/zf-train-emulated" ]; then # not with ThreadSanitizer
-    emulated=(--device cuda --config configs/zenflow.json "${deep[@]}" --max_steps 5 --max_train_samples 16
+    emulated=(--device cuda --config "$steady/zenflow.json" "${deep[@]}" --max_steps 5 --max_train_samples 16
         --max_eval_samples 5 --max_predict_samples 3 --train_batch_size 4 --per_device_train_batch_size 2
         --per_device_eval_batch_size 2 --max_seq_length 12)
     export ZF_EMULATOR_DEVICES

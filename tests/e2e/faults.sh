@@ -6,7 +6,7 @@
 . tests/e2e/lib/common.sh "$@"
 need python3 gcc
 
-run=("$train" --config configs/zenflow.json "${tiny[@]}" --max_steps 4)
+run=("$train" --config "$steady/zenflow.json" "${tiny[@]}" --max_steps 4)
 # fails WHAT WORDS COMMAND...: status 1, or $usage, and one sentence that has WORDS.
 usage=1
 fails() {

@@ -111,6 +111,16 @@ if python3 -c "import yaml" 2>/dev/null; then
 y = yaml.safe_load(open(sys.argv[1] + "/README.md").read().split("---\n")[1])
 assert y["model-index"][0]["results"][0]["metrics"][0]["type"] == "accuracy", y' "$out"
 fi
+for chosen in keep_up auto; do
+    check "update_interval $chosen" "$train" --config configs/zenflow.json "${tiny[@]}" --max_steps 14 --no_do_eval \
+        --zero_optimization.zenflow.update_interval $chosen --output_dir "$scratch/$chosen"
+    check "its card has the interval that was chosen" python3 -c '
+import json, sys
+last = [e for e in map(json.loads, open(sys.argv[1] + "/trainer_log.jsonl")) if "loss" in e][-1]
+card, = [l for l in open(sys.argv[1] + "/README.md") if l.startswith("- optimizer: ")]
+says = "and update_interval=%s, at the end %d\n" % (sys.argv[2], last["update_interval"])
+assert last["step"] == 14 and card.endswith(says) and "-2" not in card, (card, says)' "$scratch/$chosen" $chosen
+done
 echo "# mine" >"$scratch/mine"
 cp "$scratch/mine" "$out/README.md"
 check "trained again" "$train" "${small[@]}" --max_steps 1 --no_do_eval --overwrite_output_dir --output_dir "$out"

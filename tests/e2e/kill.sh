@@ -14,7 +14,7 @@ calls=5 seed=0 moments=2 sizes="1 2"
 if [ "${ZF_LONG:-}" = 1 ]; then
     calls=0 moments=67 sizes="1 2 4"
 fi
-killed=("$train" --config configs/zenflow.json "${tiny[@]}" --max_train_samples 32 --max_steps 3 --save_strategy steps
+killed=("$train" --config "$steady/zenflow.json" "${tiny[@]}" --max_train_samples 32 --max_steps 3 --save_strategy steps
     --save_steps 1 --save_total_limit 1 --eval_strategy steps --eval_steps 1 --load_best_model_at_end)
 kill_at_calls() { # kill_at_calls START COMMAND...
     rm -rf "$scratch/work"
@@ -43,7 +43,7 @@ echo "ZF_KILL_SEED=$ZF_KILL_SEED"
 launch() { # launch RANKS FOLDER: in the background, as $job
     local launcher=()
     [ "$1" = 1 ] || launcher=(mpirun -n "$1" --oversubscribe --bind-to none)
-    "${launcher[@]}" "$train" --config configs/zenflow.json "${tiny[@]}" --per_device_train_batch_size $((16 / $1)) \
+    "${launcher[@]}" "$train" --config "$steady/zenflow.json" "${tiny[@]}" --per_device_train_batch_size $((16 / $1)) \
         --max_steps 40 --save_strategy steps --save_steps 2 --save_total_limit 2 --resume_from_checkpoint latest \
         --output_dir "$2" >"$scratch/log" 2>&1 &
     job=$!

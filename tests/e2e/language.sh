@@ -103,6 +103,9 @@ check "texts: train" says "8 text.s. in 8 file.s., [0-9,]+ tokens in sequences o
 check "texts: what is no text is said" grep -q "1 files are passed over" "$scratch/said"
 check "texts: what is held out is said" grep -q "sequences of train_file are held out" "$scratch/said"
 go_on=("$run" "$texts" --max_new_tokens 12 "The capital of Denmark is")
+python3 -c 'import sys; open(sys.argv[1], "wb").write("a text\n".encode("utf-16"))' "$scratch/utf16.txt"
+check "texts: UTF-16 is refused" says "utf16.txt:1: byte 0xff is not UTF-8" not "${training[@]}" --train_file \
+    "$scratch/utf16.txt" --output_dir "$scratch/none"
 check "texts: zf-run goes on" says "^ Copenhagen" "${go_on[@]}"
 check "texts: from standard input" test "$(printf 'The capital of Denmark is' | "$run" "$texts" \
     --max_new_tokens 12 2>/dev/null)" = "$("${go_on[@]}" 2>/dev/null)"

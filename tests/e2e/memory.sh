@@ -13,7 +13,7 @@ cat >"$scratch/deep/config.json" <<'END'
  "n_embd": 64, "n_layer": 12, "n_head": 2}
 END
 ZERO=zero_optimization
-run=(--config configs/zenflow.json "${tiny[@]}" --config_name "$scratch/deep" --max_steps 4 --max_train_samples 16
+run=(--config "$steady/zenflow.json" "${tiny[@]}" --config_name "$scratch/deep" --max_steps 4 --max_train_samples 16
     --max_seq_length 12 --train_batch_size 8 --per_device_train_batch_size 8 --no_do_eval
     --eval_strategy no --$ZERO.stage 3)
 open=(--$ZERO.offload_param.device auto --$ZERO.zenflow.offload auto --gradient_checkpointing auto)

@@ -35,7 +35,7 @@ END
 chmod +x "$scratch/ssh"
 mca=(--mca plm_rsh_agent "$scratch/ssh" --mca btl "tcp,self" --mca btl_tcp_if_include 10.77.0.0/24
     --mca oob_tcp_if_include 10.77.0.0/24)
-run=("$train" --config configs/zenflow.json "${tiny[@]}" --per_device_train_batch_size 8 --max_steps 20 --save_strategy no)
+run=("$train" --config "$steady/zenflow.json" "${tiny[@]}" --per_device_train_batch_size 8 --max_steps 20 --save_strategy no)
 on_nodes() { # on_nodes OPTION...: in the background, as $job
     ip netns exec "${tag}a" unshare --uts bash -c 'hostname node-a; exec "$@"' - mpirun "${mca[@]}" --hostfile "$scratch/hosts" \
         -n 2 --bind-to none -x OMP_NUM_THREADS "${run[@]}" "$@" >"$scratch/log" 2>&1 &

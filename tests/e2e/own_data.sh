@@ -136,7 +136,12 @@ printf 'premise,hypothesis,label\nit rains,it is wet,2\nhail,ice,3\n' >"$scratch
 check "pairs, and a label that cannot be learned" says \
     "column premise with hypothesis, .*one of 3 labels, 2 to 10" "$train" --train_file "$scratch/pairs.csv" \
     --validation_file "$scratch/pairs_dev.csv" "${model[@]}" --max_steps 2 --output_dir "$scratch/pairs"
-check "it is said" grep -q "pairs_dev.csv:3: a label that the training examples do not have" "$scratch/said"
+check "it is said" grep -q "pairs_dev.csv:3: the label \"3\", one of 1 that the training examples do not have" "$scratch/said"
+check "a file that nobody asks for is said" says "test_file $scratch/pairs.csv is not read" "$train" --train_file \
+    "$scratch/pairs.csv" --test_file "$scratch/pairs.csv" --no_do_eval "${model[@]}" --max_steps 1 --output_dir "$scratch/unread"
+printf 'text,label\na,0.5\nb,N/A\n' >"$scratch/mixed.csv"
+refused "scores and words" "mixed.csv:3: the label is \"N/A\", but line 2 has the score 0.5" "$train" --train_file \
+    "$scratch/mixed.csv" --no_do_eval "${model[@]}"
 
 # Scores.
 python3 - "$scratch/scores.csv" <<'EOF'

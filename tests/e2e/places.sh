@@ -14,7 +14,7 @@ deep=("${tiny[@]}" --config_name "$scratch/deep" --max_steps 8 --eval_strategy s
 there=(--zero_optimization.stage 3 --zero_optimization.offload_param.device cpu
     --zero_optimization.offload_param.buffer_count 2)
 saving=(--save_strategy steps --save_steps 3)
-zenflow=("$train" --config configs/zenflow.json "${deep[@]}")
+zenflow=("$train" --config "$steady/zenflow.json" "${deep[@]}")
 
 same() { # same WHAT FOLDER FOLDER: models, and what was logged on the way
     check "$1: the same model" cmp "$2/model.safetensors" "$3/model.safetensors"

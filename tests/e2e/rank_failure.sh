@@ -10,7 +10,7 @@ trap 'if [ -n "$job" ]; then kill "$job" 2>/dev/null || true; fi; rm -rf "$scrat
 
 for engine in adamw zenflow; do
     out=$scratch/$engine
-    mpirun -n 3 --oversubscribe --bind-to none "$train" --config "configs/$engine.json" "${tiny[@]}" --train_batch_size 12 \
+    mpirun -n 3 --oversubscribe --bind-to none "$train" --config "$steady/$engine.json" "${tiny[@]}" --train_batch_size 12 \
         --per_device_train_batch_size 4 --max_steps 1000000 --output_dir "$out" \
         >"$scratch/log" 2>&1 &
     job=$!

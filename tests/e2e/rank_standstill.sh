@@ -12,7 +12,7 @@ trap 'if [ -n "$job" ]; then kill -9 "$job" 2>/dev/null || true; fi; rm -rf "$sc
 launcher=()
 start() {
     rm -rf "$scratch/out"
-    mpirun -n 3 --oversubscribe --bind-to none "${launcher[@]}" "$train" --config configs/zenflow.json "${tiny[@]}" \
+    mpirun -n 3 --oversubscribe --bind-to none "${launcher[@]}" "$train" --config "$steady/zenflow.json" "${tiny[@]}" \
         --train_batch_size 12 --per_device_train_batch_size 4 --max_steps 1000000 --save_strategy no \
         --overwrite_output_dir --output_dir "$scratch/out" "$@" >"$scratch/log" 2>&1 &
     job=$!

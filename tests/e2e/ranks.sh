@@ -9,11 +9,11 @@ for engine in adamw zero_offload zenflow; do
     others=(2 4)
     if [ "${ZF_LONG:-0}" != 1 ] && [ $engine != zenflow ]; then others=(2); fi
     for n in 1 "${others[@]}"; do
-        check "$engine on $n" ranks "$n" "$train" --config "configs/$engine.json" "${tiny[@]}" \
+        check "$engine on $n" ranks "$n" "$train" --config "$steady/$engine.json" "${tiny[@]}" \
             --per_device_train_batch_size $((16 / n)) --max_steps 6 --seed 7 \
             --output_dir "$scratch/$engine-$n"
     done
-    check "$engine accumulated" "$train" --config "configs/$engine.json" "${tiny[@]}" \
+    check "$engine accumulated" "$train" --config "$steady/$engine.json" "${tiny[@]}" \
         --per_device_train_batch_size 4 --max_steps 6 --seed 7 --output_dir "$scratch/$engine-a"
     for other in "${others[@]}" a; do
         check "$engine: the losses of $other are those of 1" compare \
@@ -22,7 +22,7 @@ for engine in adamw zero_offload zenflow; do
 done
 
 # A Llama.
-llama=(--config configs/zenflow.json "${tiny[@]}" --config_name llama --max_steps 6 --seed 7)
+llama=(--config "$steady/zenflow.json" "${tiny[@]}" --config_name llama --max_steps 6 --seed 7)
 for n in 1 2; do
     check "a Llama on $n" ranks "$n" "$train" "${llama[@]}" --per_device_train_batch_size $((16 / n)) \
         --output_dir "$scratch/llama-$n"

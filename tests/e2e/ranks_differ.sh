@@ -8,7 +8,7 @@ need mpirun
 job=""
 trap 'if [ -n "$job" ]; then kill -9 "$job" 2>/dev/null || true; fi; rm -rf "$scratch"' EXIT
 
-run=("$train" --config configs/zenflow.json "${tiny[@]}" --per_device_train_batch_size 8 --max_steps 2 --output_dir "$scratch/out")
+run=("$train" --config "$steady/zenflow.json" "${tiny[@]}" --per_device_train_batch_size 8 --max_steps 2 --output_dir "$scratch/out")
 # refused WHAT SENTENCE PROGRAM OPTION...: rank 1 runs the program with these options more, rank 0 without
 refused() {
     local what=$1 sentence=$2 status=0
@@ -50,7 +50,7 @@ run+=(--max_train_samples 4000)
 refused "one row less" "the training data: 4000 examples of data/sample .*, but 3999 examples of $scratch/data" "$train" \
     --data_dir "$scratch/data"
 
-run=("$train" --config configs/zenflow.json "${tiny[@]:2}" --model_name_or_path "$scratch/model" \
+run=("$train" --config "$steady/zenflow.json" "${tiny[@]:2}" --model_name_or_path "$scratch/model" \
     --per_device_train_batch_size 8 --max_steps 2 --output_dir "$scratch/out")
 cp -r "$scratch/model" "$scratch/other"
 printf '\1\2' | dd of="$scratch/other/model.safetensors" bs=1 seek=100001 conv=notrunc status=none
@@ -62,10 +62,10 @@ refused "another config.json" "the model's config.json: that of $scratch/model w
     --model_name_or_path "$scratch/other"
 
 # A checkpoint that one rank alone sees is rank 0's to find: no rank starts anew beside one that goes on.
-run=("$train" --config configs/zenflow.json "${tiny[@]}" --per_device_train_batch_size 8 --max_steps 4 --save_strategy steps
+run=("$train" --config "$steady/zenflow.json" "${tiny[@]}" --per_device_train_batch_size 8 --max_steps 4 --save_strategy steps
     --save_steps 2 --output_dir out --resume_from_checkpoint latest)
 mkdir "$scratch/here" "$scratch/there"
-paths=(--tokenizer_name "$root/data/sample/tokenizer" --data_dir "$root/data/sample" --config "$root/configs/zenflow.json")
+paths=(--tokenizer_name "$root/data/sample/tokenizer" --data_dir "$root/data/sample" --config "$steady/zenflow.json")
 check "a run with checkpoints" mpirun --oversubscribe --bind-to none --wdir "$scratch/here" -n 2 "${run[@]}" "${paths[@]}"
 rm -rf "$scratch"/here/out/{checkpoint-4,model.safetensors}
 status=0
@@ -75,7 +75,7 @@ check "a folder that one rank does not see: status 1" test "$status" = 1
 check "a folder that one rank does not see: says so" grep -q '^zf-train: out: none of its 1 checkpoint(s) is whole: out/checkpoint-2: there is no manifest.json' "$scratch/stderr"
 
 # Two runs in one folder.
-run=("$train" --config configs/zenflow.json "${tiny[@]}" --max_steps 100000 --output_dir "$scratch/shared")
+run=("$train" --config "$steady/zenflow.json" "${tiny[@]}" --max_steps 100000 --output_dir "$scratch/shared")
 "${run[@]}" >"$scratch/log" 2>&1 &
 job=$!
 while ! [ -s "$scratch/shared/trainer_log.jsonl" ] && kill -0 "$job" 2>/dev/null; do sleep 0.05; done
@@ -95,7 +95,7 @@ check "after its death nobody has it" "${run[@]}" --max_steps 2 --resume_from_ch
 check "after the end no lock is left" test ! -e "$scratch/shared/.zf_train.lock"
 
 # "latest" where there is none: a sentence; but not over a model.
-run=("$train" --config configs/zenflow.json "${tiny[@]}" --max_steps 2 --resume_from_checkpoint latest)
+run=("$train" --config "$steady/zenflow.json" "${tiny[@]}" --max_steps 2 --resume_from_checkpoint latest)
 check "the first start says latest too" "${run[@]}" --output_dir "$scratch/new"
 cp "$scratch/check.log" "$scratch/printed"
 check "and says that it starts anew" grep -q "^resume_from_checkpoint: $scratch/new holds no checkpoint yet; the run starts anew" \

@@ -8,10 +8,11 @@ need python3
 data() { # data FOLDER: what its page holds
     python3 tests/e2e/lib/report_page.py data "$1/report.html"
 }
-run=("$train" --config configs/zenflow.json "${tiny[@]}" --eval_strategy steps --eval_steps 4 --max_steps 16)
+run=("$train" --config "$steady/zenflow.json" "${tiny[@]}" --eval_strategy steps --eval_steps 4 --max_steps 16)
 
 # What the page holds.
 check "a run" "${run[@]}" --output_dir "$scratch/whole"
+cp "$scratch/check.log" "$scratch/whole.said"
 data "$scratch/whole" >"$scratch/whole.json"
 check "it is the log's" python3 - "$scratch/whole" <<'END'
 import json, sys
@@ -31,18 +32,81 @@ losses = [w["loss"] for w in mistakes["wrongest"]]
 assert len(losses) == min(25, wrong) and losses == sorted(losses, reverse=True) and all(w["text"] for w in mistakes["wrongest"])
 keys = {name: (value, origin) for group in run["configuration"] for name, value, origin in group["keys"]}
 assert keys["max_steps"] == ("16", "--max_steps") and keys["seed"] == ("42", "default")
-assert keys["zero_optimization.zenflow.topk_ratio"][1].startswith("configs/zenflow.json:")
+assert keys["zero_optimization.zenflow.topk_ratio"][1].endswith("/configs/zenflow.json:11")
 assert sum(n for _, n in run["memory"]["device"]) > 1e6 and run["memory"]["process_peak"] > 1e6
+END
+check "layer by layer how local the choices were, and only where there was one" python3 - "$scratch/whole" <<'END'
+import json, sys
+run, = json.load(open(sys.argv[1] + ".json"))
+log = [json.loads(line) for line in open(sys.argv[1] + "/trainer_log.jsonl")]
+chosen = [e for e in log if e.get("selections")]
+assert len(chosen) >= 2 and all(("selection_share" in e) == (e in chosen) for e in log)
+assert [("selection_overlap" in e) for e in chosen] == [False] + [True] * (len(chosen) - 1)
+for key, entries in ("selection_share", chosen), ("selection_overlap", chosen[1:]):
+    layers = list(zip(*(e[key + "_by_layer"] for e in entries), strict=True))
+    assert layers and all(0 < e[key] <= 1 for e in entries), key
+    for name, values in (key, [e[key] for e in entries]), *((f"{key}_by_layer.{i}", v) for i, v in enumerate(layers)):
+        curve = run["curves"].get(name, {"step": [], "value": []})
+        expected = [(e["step"], v) for e, v in zip(entries, values) if v is not None]
+        assert curve["step"] == [step for step, _ in expected], name
+        assert all(abs(a - b) <= 1e-6 for a, (_, b) in zip(curve["value"], expected)), name
+END
+check "the same as a table" bash -c 'python3 tests/bench/locality_table.py "$1" >"$1.table"' - "$scratch/whole"
+check "of the log's numbers" python3 - "$scratch/whole" <<'END'
+import json, re, statistics, sys
+log = [json.loads(line) for line in open(sys.argv[1] + "/trainer_log.jsonl")]
+rows = {line[:12].strip(): line[12:].split() for line in open(sys.argv[1] + ".table")}
+def told(values): return [f"{v:.1%}" for v in (values[0], statistics.median(values), values[-1])]
+shares = [e["selection_share_by_layer"] for e in log if "selection_share" in e]
+overlaps = [e["selection_overlap_by_layer"] for e in log if "selection_overlap" in e]
+for name, layer in ("embeddings", 0), ("block 1", 1), ("block 2", 2):
+    assert rows[name] == told([o[layer] for o in overlaps]) + told([s[layer] for s in shares]), (name, rows[name])
+assert rows["all"][5] == f"{[e['selection_share'] for e in log if 'selection_share' in e][-1]:.1%}"
 END
 check "two ranks have the same mistakes" ranks 2 "${run[@]}" --per_device_train_batch_size 8 \
     --per_device_eval_batch_size 8 --output_dir "$scratch/two"
+cp "$scratch/check.log" "$scratch/two.said"
 data "$scratch/two" >"$scratch/two.json"
 check "to rounding" python3 - "$scratch" <<'END'
 import json, sys
 one, two = (json.load(open(f"{sys.argv[1]}/{name}.json"))[0]["mistakes"][0] for name in ("whole", "two"))
 assert one["cells"] == two["cells"], (one["cells"], two["cells"])
 assert all(abs(a["loss"] - b["loss"]) < 1e-3 for a, b in zip(one["wrongest"], two["wrongest"], strict=True))
+one, two = (json.load(open(f"{sys.argv[1]}/{name}.json"))[0]["curves"] for name in ("whole", "two"))
+local = [key for key in one if key.startswith("selection_")]
+assert len(local) > 6 and local == [key for key in two if key.startswith("selection_")]
+for key in local: # a channel more or less, where norms are alike
+    assert one[key]["step"] == two[key]["step"], key
+    assert all(abs(a - b) < 0.05 for a, b in zip(one[key]["value"], two[key]["value"], strict=True)), key
 END
+check "a norm for each channel is what ranks choose by, beside all gradients" python3 - "$scratch" <<'END'
+import json, re, struct, sys
+with open(sys.argv[1] + "/two/model.safetensors", "rb") as file:
+    header = json.loads(file.read(struct.unpack("<Q", file.read(8))[0]))
+shapes = {name: t["shape"] for name, t in header.items() if name != "__metadata__"}
+elements = channels = 0
+for name, shape in shapes.items(): # a channel: an input of a linear layer, a token, a vector
+    n = 1
+    for side in shape: n *= side
+    elements += n
+    channels += 1 if len(shape) == 1 else shape[1] if name == "score.weight" else shape[0]
+for run, ranks in ("whole", 1), ("two", 2):
+    log = [json.loads(line) for line in open(f"{sys.argv[1]}/{run}/trainer_log.jsonl")]
+    steps = [(e["bytes_norms"], e["bytes_gradients"]) for e in log if "loss" in e]
+    assert steps == [(4 * channels, 4 * elements) if ranks > 1 else (0, 0)] * 16, (run, steps[0], channels, elements)
+    said = re.findall("^to choose channels.*", open(f"{sys.argv[1]}/{run}.said").read(), re.M)
+    n = 16 if ranks > 1 else 1
+    line, = said
+    assert f" {4 * n * channels:,} bytes of norms" in line and f" {4 * n * elements:,} bytes of gradients: " in line, line
+    assert f"1/{elements / channels:.0f} of them" in line and ("one rank sends none" in line) == (ranks == 1), line
+    page, = json.load(open(f"{sys.argv[1]}/{run}.json"))
+    assert page["curves"]["bytes_norms"]["value"] == [float(a) for a, _ in steps], run
+END
+check "AdamW on the device chooses nothing, and says nothing of it" bash -c '"${@:2}" 2>&1 | tee "$1" | grep -q loss &&
+    ! grep "to choose channels" "$1"' - "$scratch/adamw.said" "$train" --config configs/adamw.json "${tiny[@]}" --max_steps 2 \
+    --output_dir "$scratch/adamw"
+check "nor is there a table of it" bash -c '! python3 tests/bench/locality_table.py "$0" 2>"$0/said" &&
+    grep -q "no choice" "$0/said"' "$scratch/adamw"
 
 # While it trains, and in parts.
 stops() { # its command is asked to stop
@@ -165,6 +229,8 @@ check "nor does one without its curves" not draw "$scratch/torn.html"
 check "a run's page" draw "$scratch/whole/report.html" \
     "dom.charts[:4] == ['Loss', 'Evaluation', 'Learning rate', 'Gradient norm']" \
     "{'Throughput, tokens per second', 'Time of a step', 'Stall, share of the time', 'Traffic of a step'} <= set(dom.charts)" \
+    "'Locality of the important channels' in dom.charts" "len(dom.find('table', class_='locality')) == 1" \
+    "dom.has('How local the important channels are', 'squared norm held: median')" \
     "len(dom.find('path', class_='curve')) >= 12" "len(dom.find('circle')) >= 8" \
     "dom.has('16 steps', 'finished', 'Confusion matrix', 'wrongest', 'topk_ratio', 'configs/zenflow.json:')" \
     "len(dom.find('svg', class_='matrix')) == 1" "len(dom.find('svg', class_='memory')) == 1" \

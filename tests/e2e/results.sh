@@ -33,7 +33,7 @@ END
 # With the learning rate up to the end, so that closing the last windows makes a difference.
 for engine in adamw zenflow; do
     out=$scratch/$engine
-    run=("$train" --config "configs/$engine.json" --scheduler.type none --lr_scheduler_type constant
+    run=("$train" --config "$steady/$engine.json" --scheduler.type none --lr_scheduler_type constant
         "${small[@]}" --max_steps 7 --eval_strategy steps --eval_steps 7)
     check "$engine: runs" "${run[@]}" --output_dir "$out"
     check "$engine: the results are of the model that is saved" is_of_the_model "$out"
@@ -61,8 +61,8 @@ END
 best=("${small[@]}" --num_train_epochs 3 --eval_strategy epoch --save_strategy epoch
     --load_best_model_at_end --metric_for_best_model eval_loss --greater_is_better)
 zenflow=--zero_optimization.zenflow
-for variant in "configs/zenflow.json" "configs/zenflow.json $zenflow.offload" \
-    "configs/zenflow.json $zenflow.accumulate host" "configs/zenflow_auto.json"; do
+for variant in "$steady/zenflow.json" "$steady/zenflow.json $zenflow.offload" \
+    "$steady/zenflow.json $zenflow.accumulate host" "$steady/zenflow_auto.json"; do
     out=$scratch/best
     rm -rf "$out"
     # shellcheck disable=SC2086
@@ -71,14 +71,14 @@ for variant in "configs/zenflow.json" "configs/zenflow.json $zenflow.offload" \
     check "$variant: the best model is its checkpoint's" best_is_left "$out"
     check "$variant: the results are of it" is_of_the_model "$out"
 done
-check "two ranks: load_best_model_at_end runs" ranks 2 "$train" --config configs/zenflow.json \
+check "two ranks: load_best_model_at_end runs" ranks 2 "$train" --config "$steady/zenflow.json" \
     "${best[@]}" --per_device_train_batch_size 8 --output_dir "$scratch/best-2"
 check "two ranks: the best model is its checkpoint's" best_is_left "$scratch/best-2"
 check "two ranks: the results are of it" is_of_the_model "$scratch/best-2"
 
 if [ -x "$build/zf-train-emulated" ]; then # not with ThreadSanitizer
     check "emulated: load_best_model_at_end runs" "$build/zf-train-emulated" --device cuda --config \
-        configs/zenflow.json "${best[@]}" --max_train_samples 32 --max_eval_samples 16 \
+        "$steady/zenflow.json" "${best[@]}" --max_train_samples 32 --max_eval_samples 16 \
         --train_batch_size 8 --per_device_train_batch_size 8 --seed 4 --output_dir "$scratch/best-emulated"
     check "emulated: the best model is its checkpoint's" best_is_left "$scratch/best-emulated"
 fi
@@ -87,7 +87,7 @@ fi
 cp -r "$scratch/best-2" "$scratch/other"
 for other in "--metric_for_best_model accuracy" --no_greater_is_better; do
     # shellcheck disable=SC2086
-    check "another measure of the best is refused: $other" not "$train" --config configs/zenflow.json \
+    check "another measure of the best is refused: $other" not "$train" --config "$steady/zenflow.json" \
         "${best[@]}" --output_dir "$scratch/other" $other
 done
 
@@ -96,7 +96,7 @@ check "another model's folder is refused" not "$train" --do_eval --task_name SST
     --model_name_or_path "$scratch/best" --output_dir "$scratch/adamw"
 
 # A step that is not saved cannot be the best.
-check "evaluated more often than saved" "$train" --config configs/zenflow.json "${best[@]}" \
+check "evaluated more often than saved" "$train" --config "$steady/zenflow.json" "${best[@]}" \
     --max_steps 8 --eval_strategy steps --save_strategy steps --eval_steps 1 --save_steps 4 \
     --output_dir "$scratch/rare"
 check "the best is one that is saved" test -f "$scratch/rare/model.safetensors"
@@ -112,7 +112,7 @@ END
 
 # --overwrite_output_dir.
 out=$scratch/over
-saving=("$train" --config configs/zenflow.json "${small[@]}" --save_strategy steps --output_dir "$out")
+saving=("$train" --config "$steady/zenflow.json" "${small[@]}" --save_strategy steps --output_dir "$out")
 checkpoints() {
     (cd "$out" && echo checkpoint-*)
 }
@@ -165,7 +165,7 @@ fails() {
     check "$what: no table" not grep -q '^eval_accuracy' "$scratch/stdout"
 }
 for engine in adamw zenflow; do
-    diverging=("$train" --config "configs/$engine.json" "${small[@]}" --max_steps 6
+    diverging=("$train" --config "$steady/$engine.json" "${small[@]}" --max_steps 6
         --learning_rate 1e30 --overwrite_output_dir --output_dir "$good")
     fails "$engine diverges" "step 6: .*not finite.*learning_rate" "${diverging[@]}" --do_eval false
     fails "$engine diverges, evaluated" "step [2-5]: dev .*not finite.*learning_rate" \

@@ -19,7 +19,7 @@ END
 
 for engine in adamw zenflow; do
     whole=$scratch/$engine-whole stopped=$scratch/$engine-stopped first=$scratch/$engine-first
-    run=("$train" --config "configs/$engine.json" "${tiny[@]}")
+    run=("$train" --config "$steady/$engine.json" "${tiny[@]}")
     check "$engine: a run without checkpoints" "${run[@]}" "${short[@]}" --output_dir "$whole"
     check "$engine: a run with checkpoints" "${run[@]}" "${saving[@]}" --output_dir "$stopped"
     check "$engine: saving changes nothing" cmp "$whole/model.safetensors" \
@@ -59,7 +59,7 @@ for engine in adamw zenflow; do
     done
     check "$engine: gives the same log again" compare "$scratch/$engine-once/trainer_log.jsonl" \
         "$last/trainer_log.jsonl" 0
-    run=("$train" --config "configs/$engine.json" "${tiny[@]}")
+    run=("$train" --config "$steady/$engine.json" "${tiny[@]}")
 
     check "$engine: goes on with two ranks" ranks 2 "${run[@]}" "${short[@]}" \
         --per_device_train_batch_size 8 --output_dir "$scratch/$engine-2" \
@@ -69,9 +69,9 @@ for engine in adamw zenflow; do
 done
 
 # Two ranks' checkpoint, on one rank; and checkpoint-3 by its step, at the end of an epoch.
-check "two ranks save" ranks 2 "$train" --config configs/zenflow.json "${tiny[@]}" "${saving[@]}" \
+check "two ranks save" ranks 2 "$train" --config "$steady/zenflow.json" "${tiny[@]}" "${saving[@]}" \
     --per_device_train_batch_size 8 --output_dir "$scratch/pair"
-check "one rank goes on from two ranks' checkpoint" "$train" --config configs/zenflow.json \
+check "one rank goes on from two ranks' checkpoint" "$train" --config "$steady/zenflow.json" \
     "${tiny[@]}" "${short[@]}" --output_dir "$scratch/single" \
     --resume_from_checkpoint "$scratch/pair/checkpoint-3"
 check "one rank goes on alike" compare "$scratch/pair/trainer_log.jsonl" \
@@ -82,7 +82,7 @@ refused() {
     local what=$1 words=$2 folder=$3 status=0
     shift 3
     rm -rf "$scratch/no"
-    "$train" --config configs/zenflow.json "${tiny[@]}" "${short[@]}" --output_dir "$scratch/no" \
+    "$train" --config "$steady/zenflow.json" "${tiny[@]}" "${short[@]}" --output_dir "$scratch/no" \
         --resume_from_checkpoint "$folder" "$@" >"$scratch/stdout" 2>"$scratch/stderr" || status=$?
     grep '^zf-train: ' "$scratch/stderr" || true
     check "$what: status 1" test "$status" = 1

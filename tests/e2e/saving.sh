@@ -14,7 +14,7 @@ slow() {
     [ -z "$3" ] || inject+=":error=$3"
     strace "${options[@]}" -e "inject=$inject" "${@:4}"
 }
-saving=("$train" --config configs/zenflow.json "${tiny[@]}" --max_steps 8 --save_strategy steps)
+saving=("$train" --config "$steady/zenflow.json" "${tiny[@]}" --max_steps 8 --save_strategy steps)
 sum() { # sum FOLDER: its checkpoints and model, by content
     (cd "$1" && find . -path '*checkpoint*' -type f -print0 -o -name model.safetensors -print0 | sort -z | xargs -0 sha256sum)
 }

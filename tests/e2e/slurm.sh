@@ -93,7 +93,7 @@ await_step() { # await_step FOLDER STEP: within two minutes
 }
 
 export ZF_TRAIN=$train
-run=(--config configs/zenflow.json "${tiny[@]}" --per_device_train_batch_size 8 --max_steps 300 --save_strategy no)
+run=(--config "$steady/zenflow.json" "${tiny[@]}" --per_device_train_batch_size 8 --max_steps 300 --save_strategy no)
 whole=$scratch/whole
 check "the run that is never stopped" ranks 2 "$train" "${run[@]}" --output_dir "$whole"
 

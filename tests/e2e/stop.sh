@@ -89,7 +89,7 @@ whole_run() {
     job=""
 }
 
-zenflow=(--config configs/zenflow.json)
+zenflow=(--config "$steady/zenflow.json")
 whole_run 1 "${zenflow[@]}"
 interrupted "one rank" 1 rank "TERM INT HUP" "${zenflow[@]}" --save_total_limit 1
 check "what was gone on from goes when a newer one has been" test "$(find "$scratch/out" -name 'checkpoint-*' | wc -l)" = 1
@@ -169,15 +169,15 @@ if [ "${ZF_LONG:-0}" = 1 ]; then
     by_the_clock
     for n in 1 2; do
         for engine in zenflow zenflow_auto zero_offload; do
-            whole_run $n --config configs/$engine.json
+            whole_run $n --config "$steady/$engine.json"
             while [ $signals -lt $((6 + 7 * n)) ] || [ $((RANDOM % 3)) != 0 ]; do
-                interrupted "$engine on $n" $n rank "TERM USR1 TERM" --config configs/$engine.json
+                interrupted "$engine on $n" $n rank "TERM USR1 TERM" --config "$steady/$engine.json"
                 [ $signals -lt 50 ] || break
             done
         done
     done
     while [ $signals -lt 50 ]; do
-        interrupted "$engine on $n" $n rank "TERM INT TERM HUP" --config configs/$engine.json
+        interrupted "$engine on $n" $n rank "TERM INT TERM HUP" --config "$steady/$engine.json"
     done
 fi
 mapfile -t ends < <(printf '%s\n' "${ends[@]}" | sort -n)

@@ -7,7 +7,7 @@ need python3
 python=${ZF_PYTHON:-python3}
 unset TENSORBOARD_LOGGING_DIR
 
-run=("$train" --config configs/zenflow.json "${tiny[@]}" --eval_strategy steps --eval_steps 4 --logging_steps 2
+run=("$train" --config "$steady/zenflow.json" "${tiny[@]}" --eval_strategy steps --eval_steps 4 --logging_steps 2
     --save_strategy steps --save_steps 6)
 monitors=(--report_to tensorboard --tensorboard.enabled --tensorboard.output_path "$scratch/monitor"
     --tensorboard.job_name a/b --csv_monitor.enabled --csv_monitor.job_name csv)

@@ -69,7 +69,7 @@ after = lines[lines.index(f"In {name}/out:"):]
 for file in "model.safetensors", "all_results.json", "trainer_log.jsonl", "zf_train_config.json":
     assert any(line.startswith(f"  {file} ") for line in after), after
 END
-short=("$train" --config configs/zenflow.json "${tiny[@]}" --max_steps 12 --eval_strategy steps --eval_steps 4
+short=("$train" --config "$steady/zenflow.json" "${tiny[@]}" --max_steps 12 --eval_strategy steps --eval_steps 4
     --overwrite_output_dir --output_dir "$scratch/out")
 for columns in 120 80; do
     start $columns "${short[@]}"
@@ -84,7 +84,7 @@ check "next: zf-run with the model" test "$command" = "  $build/zf-run $scratch/
 check "next: it answers" bash -c "$command"
 
 # The live line, through changes of the width; steps without end, which Ctrl-C ends.
-long=("$train" --config configs/zenflow.json "${tiny[@]}" --max_steps 1000000 --logging_steps 5 --eval_strategy no
+long=("$train" --config "$steady/zenflow.json" "${tiny[@]}" --max_steps 1000000 --logging_steps 5 --eval_strategy no
     --overwrite_output_dir --output_dir "$scratch/long")
 step='^step [0-9,]+/1,000,000'
 loss='  loss [0-9.]+'

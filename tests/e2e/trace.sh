@@ -5,7 +5,7 @@
 need python3
 
 short=("${tiny[@]}" --max_train_samples 64 --max_steps 8 --do_predict false --overwrite_output_dir)
-zenflow=(--config configs/zenflow.json)
+zenflow=(--config "$steady/zenflow.json")
 traced() { # traced NAME COMMAND...: its results in $scratch/NAME, its timeline in $scratch/NAME.json
     local name=$1
     shift

@@ -17,10 +17,11 @@ static void use(struct table *t)
     struct own_labels labels = {0};
     struct glue_data data;
     struct zf_error err;
-    int line;
+    int row;
+    bool scores;
     if (own_find_columns(&columns, t, true, &err) &&
-        own_labels_add(&labels, t, columns.label, &line, &err)) {
-        bool scores = own_is_regression(t, columns.label);
+        own_labels_add(&labels, t, columns.label, &row, &err) &&
+        own_tell_scores(t, columns.label, &scores, &err)) {
         if (own_examples(&data, t, &columns, scores ? NULL : &labels, &err)) {
             for (int i = 0; i < data.n_examples; i++)
                 if (strlen(data.examples[i].sentence[0]) == SIZE_MAX)

@@ -146,7 +146,7 @@ static void data_are_what_is_asked_for(void **state)
     struct train_job job = job_of(device_cpu(1), GPT_HEAD_CLASSIFY);
     train_data_make(&job, lengths, LENGTHS, 1);
     const struct dataset *d = &job.data;
-    assert_int_equal(d->n_sequences, (12 * 2 + 1) * LENGTHS);
+    assert_int_equal(d->n_sequences, ((TRAIN_CHOICE_STEPS + 8) * 2 + 1) * LENGTHS);
     assert_int_equal(d->max_length, 12);
     int low = 0, all = (int)d->start[d->n_sequences];
     for (int i = 0; i < d->n_sequences; i++) {
@@ -295,6 +295,7 @@ static void assert_same_settings(const struct engine_config *a, const struct eng
     assert_true(a->topk_ratio == b->topk_ratio && a->select_every == b->select_every);
     assert_true(a->reselect_when_stale == b->reselect_when_stale);
     assert_true(a->update_interval == b->update_interval && a->auto_ratio == b->auto_ratio);
+    assert_int_equal(a->interval_rule, b->interval_rule);
     assert_true(a->auto_keeps_up == b->auto_keeps_up && a->apply_lag == b->apply_lag);
     assert_true(a->stagger == b->stagger && a->offload_important == b->offload_important);
     assert_true(a->full_warm_up_rounds == b->full_warm_up_rounds);
@@ -324,6 +325,7 @@ static void methods_have_the_trainers_settings(void **state)
         {TRAIN_BURST, 8, {ZENFLOW "update_interval=8", ZENFLOW "stagger=false"}},
         {TRAIN_STAGGERED, 8, {ZENFLOW "update_interval=8"}},
         {TRAIN_AUTO, 8, {ZENFLOW "update_interval=auto"}},
+        {TRAIN_KEEP_UP, 8, {ZENFLOW "update_interval=keep_up"}},
     };
     struct zf_error err;
     for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {

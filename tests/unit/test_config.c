@@ -156,6 +156,10 @@ static void reads_zenflow(void **state)
     assert_true(z->auto_ratio == 0.99 && z->full_warm_up_rounds == 0 && z->stagger);
     assert_true(z->pt_reserved_cores_perc == 0.5 && z->deferred_lr_scale == 1);
     assert_int_equal(z->apply_lag, 0); /* the step waits */
+    assert_false(engine_settings(&c, NULL).all_steps);
+    config_free(&c);
+    assert_works(parse_text(ZENFLOW("\"deferred_update\": \"all_steps\""), COMPLETE, 1), err);
+    assert_true(engine_settings(&c, NULL).all_steps);
     config_free(&c);
     assert_works(parse_text(ZENFLOW(""), COMPLETE "--zero_optimization.zenflow.enabled=no", 1),
                  err);
@@ -1023,6 +1027,17 @@ static void refuses_what_zenflow_cannot_do(void **state)
          "FILE:2: zero_optimization.zenflow.apply_lag is 1, but without overlap_step the step "
          "waits "
          "for the host: it must be 0"},
+        {ZENFLOW("\"deferred_update\": \"all_steps\", \"deferred_lr_scale\": \"sqrt\""), COMPLETE,
+         "FILE:2: zero_optimization.zenflow.deferred_lr_scale is \"sqrt\", but deferred_update "
+         "\"all_steps\" has the learning rates of the steps that it stands for: it must be 1"},
+        {ZENFLOW("\"deferred_update\": \"all_steps\""),
+         COMPLETE "--optimizer.type Adam --optimizer.params.adam_w_mode false",
+         "FILE:2: zero_optimization.zenflow.deferred_update is \"all_steps\", but it needs "
+         "adam_w_mode: with L2 regularisation the decay is part of the gradient, whose squares "
+         "it does not count"},
+        {ZENFLOW("\"deferred_update\": \"all_step\""), COMPLETE,
+         "FILE:2: zero_optimization.zenflow.deferred_update is \"all_step\", but it is one of "
+         "\"one_step\" or \"all_steps\" (did you mean \"all_steps\"?)"},
         {ZENFLOW("\"steps_per_epoch\": 9"), COMPLETE,
          "FILE:2: zero_optimization.zenflow.steps_per_epoch is 9, but the run counts them itself"},
     };
@@ -1203,17 +1218,29 @@ static void writes_the_same_run(void **state)
 static void ready_configurations_parse(void **state)
 {
     (void)state;
-    static const char *const names[] = {"adamw", "zenflow", "zenflow_auto", "zero_offload"};
-    for (int i = 0; i < 4; i++) {
-        char *file = zf_format(CONFIGS "%s.json", names[i]);
+    static const struct {
+        const char *name;
+        bool zenflow;
+        int update_interval;
+    } ready[] = {{"adamw", false, CONFIG_AUTO},
+                 {"zenflow", true, CONFIG_KEEP_UP},
+                 {"zenflow_auto", true, CONFIG_AUTO},
+                 {"zenflow_offload_param", true, CONFIG_KEEP_UP},
+                 {"zero_offload", false, CONFIG_AUTO}};
+    for (size_t i = 0; i < sizeof ready / sizeof *ready; i++) {
+        char *file = zf_format(CONFIGS "%s.json", ready[i].name);
         round_trip(file, COMPLETE, 2);
         assert_works(parse(file, COMPLETE, 1), err);
-        assert_int_equal(c.zenflow.enabled, i == 1 || i == 2);
+        assert_int_equal(c.zenflow.enabled, ready[i].zenflow);
+        assert_int_equal(c.zenflow.update_interval, ready[i].update_interval);
         assert_string_equal(warnings, "");
         config_free(&c);
         free(file);
     }
     round_trip(CONFIGS "sample.json", "", 1);
+    assert_works(parse(CONFIGS "sample.json", "", 1), err);
+    assert_int_equal(c.zenflow.update_interval, CONFIG_KEEP_UP);
+    config_free(&c);
     round_trip(CONFIGS "lm.json",
                "--train_file t --validation_file v --config_name gpt --tokenizer_name t "
                "--output_dir o",

@@ -225,6 +225,9 @@ static void refuses(void **state)
         {"{\"messages\": \"a\"}\n", "a.jsonl:1: its messages are no list"},
         {"{\"messages\": [{\"role\": \"user\"}]}\n", "a.jsonl:1: message 1 is not {\"role\""},
         {"{\"messages\": [{\"role\": \"user\", \"content\": [\"a\"]}]}\n", "a.jsonl:1: message 1"},
+        {"{\"messages\": [{\"role\": \"user\", \"content\": \"a\", \"tool_calls\": [{}]}]}\n",
+         "a.jsonl:1: message 1 has \"tool_calls\", which is not done"},
+        {"{\"messages\": [], \"tools\": [{}]}\n", "a.jsonl:1: the row has \"tools\""},
         {"", "there are no rows"},
         {"{\"text\": \"a\"}\n", "fewer than two tokens"},
     };
@@ -248,6 +251,9 @@ static void refuses(void **state)
     assert_says(err, "one.txt: the text has fewer than two tokens");
     write_as("one.txt", "");
     assert_false(read_corpus(&d, "one.txt", 3, &report, &err));
+    write_as("one.txt", "a\n\xff\xfe b\n"); /* as UTF-16 has it */
+    assert_false(read_corpus(&d, "one.txt", 3, &report, &err));
+    assert_says(err, "one.txt:2: byte 0xff is not UTF-8");
 }
 
 static int set_up(void **state)

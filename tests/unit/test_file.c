@@ -7,6 +7,9 @@
 #include "data/file.h"
 #include "data/show.h"
 
+#include <errno.h>
+#include <signal.h>
+#include <sys/resource.h>
 #include <sys/stat.h>
 
 static char directory[] = "/tmp/zf-test-file-XXXXXX";
@@ -48,6 +51,27 @@ static void follows_no_link(void **state)
     write_text("replaced", "new");
     assert_holds("victim", "old");
     assert_holds("replaced", "new");
+}
+
+/* A write that failed long before the end is told with the system's reason. */
+static void says_why_it_failed(void **state)
+{
+    (void)state;
+    struct zf_error err;
+    struct file_replace f;
+    struct rlimit old, small = {1 << 16, 1 << 16};
+    assert_int_equal(getrlimit(RLIMIT_FSIZE, &old), 0);
+    small.rlim_max = old.rlim_max;
+    signal(SIGXFSZ, SIG_IGN);
+    assert_works(file_replace_begin(&f, in_directory("large"), &err), err);
+    assert_int_equal(setrlimit(RLIMIT_FSIZE, &small), 0);
+    for (int i = 0; i < 1 << 17; i++)
+        fputc('x', f.stream);
+    errno = 0;
+    assert_false(file_replace_end(&f, true, &err));
+    assert_int_equal(setrlimit(RLIMIT_FSIZE, &old), 0);
+    assert_says(err, "large: cannot be written: File too large");
+    assert_false(file_exists(in_directory("large")));
 }
 
 static void waits_for_no_pipe(void **state)
@@ -172,6 +196,7 @@ int main(void)
     struct zf_error err;
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(follows_no_link),
+        cmocka_unit_test(says_why_it_failed),
         cmocka_unit_test(waits_for_no_pipe),
         cmocka_unit_test(takes_another_place),
         cmocka_unit_test(batches),

@@ -391,6 +391,29 @@ static double count(const struct gpt_config *c)
     return n;
 }
 
+/* The mean length of a channel: what norms take less than gradients. */
+static double channel_length(const char *preset)
+{
+    struct gpt_config c;
+    struct zf_error err;
+    double channels = 0;
+    assert_works(gpt_config_preset(&c, preset, &err), err);
+    struct param_table table = gpt_param_table(&c);
+    for (int i = 0; i < table.n_params; i++)
+        channels += table.params[i].rows;
+    const double length = (double)table.n_parameters / channels;
+    params_free(&table);
+    return length;
+}
+
+/* As offload/README.md has it. */
+static void norms_are_short(void **state)
+{
+    (void)state;
+    assert_int_equal(lround(channel_length("smollm2-135m")), 914);
+    assert_int_equal(lround(channel_length("llama-2-7b")), 8621);
+}
+
 static void presets_have_their_size(void **state)
 {
     (void)state;
@@ -441,6 +464,7 @@ int main(void)
         cmocka_unit_test(reads_rotary_positions),
         cmocka_unit_test(writes_labels),
         cmocka_unit_test(presets_have_their_size),
+        cmocka_unit_test(norms_are_short),
     };
     int failed = cmocka_run_group_tests(tests, NULL, NULL);
     file_remove_directory(directory, &err);

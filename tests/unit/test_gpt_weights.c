@@ -314,6 +314,28 @@ static void the_same_hooks_whoever_reads(void **state)
     free(path);
 }
 
+/* A vocabulary has one gradient on the device, be head and embeddings one matrix or two. */
+static void embeddings_and_head_share_a_gradient(void **state)
+{
+    (void)state;
+    for (int tied = 0; tied < 2; tied++) {
+        struct gpt_config c;
+        struct zf_error err;
+        assert_works(gpt_config_preset(&c, "llama", &err), err);
+        c.tie_word_embeddings = tied;
+        c.n_layer = 5;
+        struct param_table t = gpt_param_table(&c);
+        const size_t blocks = 2 * (params_layer(&t, 2) - params_layer(&t, 1));
+        const size_t ends = t.n_gradients - 5 * blocks / 2;
+        const size_t head = t.n_elements - params_layer(&t, 6);
+        params_share_gradients(&t, 2);
+        assert_true(t.n_gradients - blocks == (tied ? ends : head));
+        assert_true(params_gradient_slot(&t, 7) == (tied ? 4 : 3));
+        assert_true((params_gradient_slot(&t, 0) == params_gradient_slot(&t, 6)) == !tied);
+        params_free(&t);
+    }
+}
+
 static void a_language_model_becomes_a_classifier(void **state)
 {
     (void)state;
@@ -525,6 +547,7 @@ int main(void)
         cmocka_unit_test(writes_the_tensors_that_it_read),
         cmocka_unit_test(refuses_to_save_what_is_not_finite),
         cmocka_unit_test(the_same_hooks_whoever_reads),
+        cmocka_unit_test(embeddings_and_head_share_a_gradient),
         cmocka_unit_test(a_language_model_becomes_a_classifier),
         cmocka_unit_test(a_head_for_other_labels_is_replaced),
         cmocka_unit_test(refuses_what_does_not_fit),

@@ -75,7 +75,14 @@ static void update(enum host_adam_path path, const struct host_adam_matrix *a, s
                    size_t row1, const struct adamw *rule, float gradient_scale)
 {
     char *exchange = (char *)exchange_of(a) + row0 * a->cols * dtype_size(a->dtype);
-    host_adam_update(path, a, row0, row1, exchange, rule, gradient_scale, true);
+    host_adam_update(path, a, row0, row1, exchange, rule, gradient_scale, 1, true);
+}
+
+/* The same, for updates that stand for several steps. */
+static void update_steps(enum host_adam_path path, const struct host_adam_matrix *a,
+                         const struct adamw *rule, float gradient_scale, int steps)
+{
+    host_adam_update(path, a, 0, a->rows, exchange_of(a), rule, gradient_scale, steps, true);
 }
 
 static void matrix_free(struct host_adam_matrix *a)
@@ -185,6 +192,11 @@ static void compare_path(enum host_adam_path path, enum dtype dtype, size_t rows
     struct host_adam_matrix got = matrix_create(rows, cols, dtype, seed);
     struct adamw rule = adamw_rule;
     rule.l2 = seed % 2;
+    const int steps = seed % 3 ? 1 : 1 + (int)(seed / 3) % 6;
+    float *norms = zf_malloc(sizeof *norms * rows);
+    for (size_t i = 0; i < rows; i++)
+        norms[i] = fabsf(special ? special_float(seed + 1, i) : 1e4f * random_float(seed, i));
+    expected.norms = got.norms = norms;
     if (special) {
         make_special(&expected, seed);
         make_special(&got, seed);
@@ -192,10 +204,11 @@ static void compare_path(enum host_adam_path path, enum dtype dtype, size_t rows
     for (size_t i = 0; i < rows; i++)
         expected.updates[i] = got.updates[i] = random_bits(seed, i) % 3;
     for (int step = 0; step < 3; step++) {
-        update(HOST_ADAM_PORTABLE, &expected, 0, rows, &rule, 0.37f);
-        update(path, &got, 0, rows, &rule, 0.37f);
+        update_steps(HOST_ADAM_PORTABLE, &expected, &rule, 0.37f, steps);
+        update_steps(path, &got, &rule, 0.37f, steps);
         assert_same_matrix(&got, &expected);
     }
+    free(norms);
     matrix_free(&expected);
     matrix_free(&got);
 }
@@ -340,6 +353,130 @@ static void follows_the_formula(void **state)
         matrix_free(&a);
         matrix_free(&old);
     }
+}
+
+/* An update that stands for several steps, in double precision: moments fade as over all of them,
+ * and the second one gets the mean of the squared gradients, over the row. A row of which nothing
+ * or nonsense is known is taken to have had the same gradient in every step. */
+static void an_update_stands_for_steps(void **state)
+{
+    (void)state;
+    enum { ROWS = 12, COLS = 33, STEPS = 4 };
+    for (int bf16 = 0; bf16 < 2; bf16++) {
+        const enum dtype dtype = bf16 ? DTYPE_BF16 : DTYPE_F32;
+        struct host_adam_matrix a = matrix_create(ROWS, COLS, dtype, 3);
+        struct host_adam_matrix old = matrix_create(ROWS, COLS, dtype, 3);
+        float norms[ROWS], gradients[ROWS * COLS], spreads[ROWS];
+        for (size_t i = 0; i < ROWS * COLS; i++)
+            gradients[i] = bf16 ? bf16_to_f32(((uint16_t *)exchange_of(&a))[i])
+                                : ((float *)exchange_of(&a))[i];
+        for (size_t row = 0; row < ROWS; row++) {
+            double of_mean = 0;
+            for (size_t i = row * COLS; i < (row + 1) * COLS; i++)
+                of_mean += 0.25 * gradients[i] * gradients[i];
+            spreads[row] = row < 8 ? 1 + 0.7f * (float)row : 1;
+            norms[row] = (float)(spreads[row] * of_mean);
+            a.updates[row] = (uint32_t)(3 * row);
+        }
+        norms[8] = 0;
+        norms[9] = INFINITY;
+        norms[10] = 1e-30f;
+        memset((char *)exchange_of(&a) + 11 * COLS * dtype_size(dtype), 0,
+               COLS * dtype_size(dtype));
+        memset(gradients + 11 * COLS, 0, sizeof(float) * COLS);
+        a.norms = norms;
+        update_steps(host_adam_best_path(), &a, &adamw_rule, 0.5f, STEPS);
+        float *after = masters_of(&a), *before = masters_of(&old);
+        for (size_t i = 0; i < ROWS * COLS; i++) {
+            const double t = a.updates[i / COLS], lr = adamw_rule.lr, g = 0.5 * gradients[i];
+            const double b1 = pow(adamw_rule.beta1, STEPS), b2 = pow(adamw_rule.beta2, STEPS);
+            const double m = b1 * old.m[i] + (1 - b1) * g;
+            const double v = b2 * old.v[i] + (1 - b2) * spreads[i / COLS] * g * g;
+            const double move = lr * (m / (1 - pow(adamw_rule.beta1, t))) /
+                                (sqrt(v / (1 - pow(adamw_rule.beta2, t))) + adamw_rule.eps);
+            const double p = before[i] * (1 - lr * adamw_rule.weight_decay) - move;
+            assert_int_equal(a.updates[i / COLS], 3 * (i / COLS) + STEPS);
+            assert_close(a.v[i], v, 1e-5, "v", i);
+            assert_true(fabs(a.m[i] - m) <= 1e-6 * (fabs(b1 * old.m[i]) + fabs(g)));
+            assert_true(fabs(after[i] - p) <= 1e-5 * (fabs(before[i]) + fabs(move)));
+        }
+        free(after);
+        free(before);
+        matrix_free(&a);
+        matrix_free(&old);
+    }
+}
+
+/* Where a row has come to after so many gradients mu + sigma * noise, with updates that stand for
+ * `steps` each and have their learning rates, or for one with its own. */
+struct journey {
+    double drift;  /* mean over the row, in learning rates a step */
+    double spread; /* deviation from it, in learning rates a root of steps */
+};
+
+static struct journey travel(double mu, double sigma, int steps, bool stands)
+{
+    enum { COLS = 512, LENGTH = 800 };
+    struct host_adam_matrix a = matrix_create(1, COLS, DTYPE_F32, 1);
+    float norm = 0, *mean = exchange_of(&a), *at = a.parameters;
+    float start[COLS] = {0}, sum[COLS] = {0};
+    struct adamw rule = {.beta1 = 0.9f, .beta2 = 0.999f, .eps = 1e-12f};
+    rule.lr = (float)(1e-3 * (stands ? steps : 1));
+    memset(at, 0, sizeof start);
+    memset(a.m, 0, sizeof start);
+    memset(a.v, 0, sizeof start);
+    a.norms = &norm;
+    for (int t = 0; t < LENGTH; t++) {
+        double squares = 0;
+        for (size_t i = 0; i < COLS; i++) {
+            const double u = philox_uniform(random_bits(2 * (uint32_t)t + 1, i)) + 1e-9;
+            const double w = philox_uniform(random_bits(2 * (uint32_t)t + 2, i));
+            const float g = (float)(mu + sigma * sqrt(-2 * log(u)) * cos(6.283185307 * w));
+            sum[i] += g;
+            squares += (double)g * g;
+        }
+        norm += (float)(squares / steps);
+        if (t == LENGTH / 2 - 1) /* what gathers is in; from here on the state is steady */
+            memcpy(start, at, sizeof start);
+        if ((t + 1) % steps != 0)
+            continue;
+        for (size_t i = 0; i < COLS; i++)
+            mean[i] = sum[i] / (float)steps;
+        update_steps(host_adam_best_path(), &a, &rule, 1, stands ? steps : 1);
+        memset(sum, 0, sizeof sum);
+        norm = 0;
+    }
+    double all = 0, squared = 0;
+    for (size_t i = 0; i < COLS; i++) {
+        const double moved = ((double)start[i] - at[i]) / 1e-3;
+        all += moved / COLS;
+        squared += moved * moved / COLS;
+    }
+    matrix_free(&a);
+    return (struct journey){all / (LENGTH / 2), sqrt(fabs(squared - all * all) / (LENGTH / 2))};
+}
+
+/* Whether gradients are all signal, all noise or both: an update that stands for its steps goes as
+ * far and spreads as wide as AdamW does with each of them. One step with their mean does not: it
+ * goes 1 / S as far where they agree, and 1 / sqrt(S) where they do not. */
+static void updates_go_as_far_as_their_steps(void **state)
+{
+    (void)state;
+    static const double cases[][2] = {{1, 0}, {1, 0.5}, {1, 1}, {0.3, 1}, {0.1, 1}};
+    static const int lengths[] = {4, 16};
+    for (size_t k = 0; k < sizeof cases / sizeof *cases; k++)
+        for (size_t l = 0; l < 2; l++) {
+            const double mu = cases[k][0], sigma = cases[k][1], S = lengths[l];
+            const struct journey adam = travel(mu, sigma, 1, true);
+            const struct journey all = travel(mu, sigma, lengths[l], true);
+            const struct journey one = travel(mu, sigma, lengths[l], false);
+            if (fabs(all.drift / adam.drift - 1) > 0.04 ||
+                fabs(all.spread - adam.spread) > 0.1 * adam.spread + 1e-3)
+                fail_msg("%g + %g noise, S = %g: drift %g and spread %g, but AdamW's are %g and %g",
+                         mu, sigma, S, all.drift, all.spread, adam.drift, adam.spread);
+            assert_in_range((int)(100 * one.drift / adam.drift), (int)(95 / S),
+                            (int)(110 / sqrt(S)));
+        }
 }
 
 /* Rows that are not deferred, and rows outside the range, keep every bit; the others are as without
@@ -700,6 +837,8 @@ int main(void)
         cmocka_unit_test(remainders_lose_nothing),
         cmocka_unit_test(rounds_to_nearest),
         cmocka_unit_test(follows_the_formula),
+        cmocka_unit_test(an_update_stands_for_steps),
+        cmocka_unit_test(updates_go_as_far_as_their_steps),
         cmocka_unit_test(leaves_rows_alone),
         cmocka_unit_test(tasks_cover_a_matrix),
         cmocka_unit_test(jobs_on_workers_change_nothing),

@@ -187,6 +187,14 @@ static void refuses_columns(void **state)
     c = (struct own_columns){0};
     assert_false(own_find_columns(&c, &t, true, &err));
     assert_says(err, "no column of text");
+    c = (struct own_columns){.text = "label"};
+    assert_false(own_find_columns(&c, &t, true, &err));
+    assert_says(err, "column \"label\" cannot be text and label at once");
+    table_free(&t);
+    t = read_as("a.csv", "text,label,label\na,b,c\n");
+    c = (struct own_columns){0};
+    assert_false(own_find_columns(&c, &t, true, &err));
+    assert_says(err, "a.csv: 2 columns are called \"label\" (label_column)");
     table_free(&t);
 }
 
@@ -196,13 +204,13 @@ static void assert_labels(const char *rows, const char *expected)
     char file[256], all[256] = "";
     struct own_labels labels = {0};
     struct zf_error err;
-    int line;
+    int row;
     snprintf(file, sizeof file, "label,x\n%s", rows);
     struct table t = read_as("a.csv", file);
-    assert_works(own_labels_add(&labels, &t, "label", &line, &err), err);
-    assert_int_equal(line, 2);
-    assert_works(own_labels_add(&labels, &t, "label", &line, &err), err);
-    assert_int_equal(line, 0);
+    assert_works(own_labels_add(&labels, &t, "label", &row, &err), err);
+    assert_int_equal(row, 0);
+    assert_works(own_labels_add(&labels, &t, "label", &row, &err), err);
+    assert_int_equal(row, -1);
     for (int i = 0; i < labels.n; i++)
         strcat(strcat(all, i ? "," : ""), labels.names[i]);
     assert_string_equal(all, expected);
@@ -279,12 +287,25 @@ static void tells_scores_from_labels(void **state)
         const char *rows;
         bool scores;
     } cases[] = {{"1\n0\n5\n", false}, {"1\n0.5\n", true}, {"1e3\n2\n", true},
-                 {"0.5\nx\n", false},  {"-1.0\n", true},   {"0.5\nnan\n", false}};
+                 {"1\nx\n", false},    {"-1.0\n", true},   {"nan\n2\n", false}};
+    static const char *const mixed[] = {"0.5\nx\n", "0.5\nnan\n", "0.5\n1e99\n"};
+    struct zf_error err;
+    bool scores;
     for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
         char file[64];
         snprintf(file, sizeof file, "label\n%s", cases[i].rows);
         struct table t = read_as("a.csv", file);
-        assert_int_equal(own_is_regression(&t, "label"), cases[i].scores);
+        assert_works(own_tell_scores(&t, "label", &scores, &err), err);
+        assert_int_equal(scores, cases[i].scores);
+        table_free(&t);
+    }
+    for (size_t i = 0; i < sizeof mixed / sizeof *mixed; i++) {
+        char file[64];
+        snprintf(file, sizeof file, "label\n1\n%s", mixed[i]);
+        struct table t = read_as("a.csv", file);
+        assert_false(own_tell_scores(&t, "label", &scores, &err));
+        assert_says(err, "a.csv:4: the label is \"");
+        assert_says(err, "\", but line 3 has the score 0.5");
         table_free(&t);
     }
 }

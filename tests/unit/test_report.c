@@ -91,6 +91,24 @@ static void a_short_curve_is_whole(void **state)
     curves_free(&curves);
 }
 
+/* One for each number of an array that is one. */
+static void an_array_is_several_curves(void **state)
+{
+    (void)state;
+    struct curves curves = {0};
+    for (int step = 1; step <= 2; step++) {
+        json_t *one = json_pack("{s:i, s:[f, n, f]}", "step", step, "x", 0.5, 2.0 * step);
+        curves_add(&curves, one);
+        json_decref(one);
+    }
+    json_t *json = curves_json(&curves), *last = json_object_get(json, "x.2");
+    assert_int_equal(json_object_size(json), 2);
+    assert_true(number(json_object_get(json, "x.0"), "value", 1) == 0.5);
+    assert_true(number(last, "value", 0) == 2 && number(last, "value", 1) == 4);
+    json_decref(json);
+    curves_free(&curves);
+}
+
 /* Many entries: few points, which have all of them. */
 static void a_long_curve_is_bounded(void **state)
 {
@@ -227,10 +245,10 @@ static void the_wrongest_are_bounded(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        IN_A_FOLDER(events_are_tensorboards),     IN_A_FOLDER(files_of_a_folder_are_in_order),
-        cmocka_unit_test(a_short_curve_is_whole), cmocka_unit_test(a_long_curve_is_bounded),
-        IN_A_FOLDER(a_page_is_read_back),         IN_A_FOLDER(mistakes_of_labels),
-        IN_A_FOLDER(the_wrongest_are_bounded),
+        IN_A_FOLDER(events_are_tensorboards),      IN_A_FOLDER(files_of_a_folder_are_in_order),
+        cmocka_unit_test(a_short_curve_is_whole),  cmocka_unit_test(an_array_is_several_curves),
+        cmocka_unit_test(a_long_curve_is_bounded), IN_A_FOLDER(a_page_is_read_back),
+        IN_A_FOLDER(mistakes_of_labels),           IN_A_FOLDER(the_wrongest_are_bounded),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -41,7 +41,7 @@ def check_train(root, printed, sequences, length, micro_batches, steps):
     flops = (6 * tokens * (BLOCKS * BLOCK_MATRICES + VOCABULARY * WIDTH) + 12 * BLOCKS * WIDTH * pairs)
     near(root["model_bytes"], 2 * (MATRICES + VECTORS))
     lines = {line["method"]: line for line in root["methods"]}
-    resident, offload, burst, staggered, automatic = lines.values()
+    resident, offload, burst, staggered, automatic, keep_up = lines.values()
     for line in lines.values():
         check_line(line, root, tokens, flops, steps)
         near(line["loss_before"], resident["loss_before"], 1e-3)
@@ -54,7 +54,7 @@ def check_train(root, printed, sequences, length, micro_batches, steps):
             near(float(word), figure, 0.02)
     assert resident["bytes_down"] == resident["bytes_up"] == resident["host_parameters"] == 0
     near(offload["loss_after"], resident["loss_after"], 1e-3)
-    for line in (offload, burst, staggered, automatic):
+    for line in (offload, burst, staggered, automatic, keep_up):
         near(line["host_parameters"], MATRICES)
         assert line["host_bytes"] >= 12 * MATRICES, line  # master, m, v
         assert line["device_bytes"] < resident["device_bytes"]
@@ -63,6 +63,7 @@ def check_train(root, printed, sequences, length, micro_batches, steps):
         for line in (burst, staggered):
             near(line[way], 2 * MATRICES * 0.95 / 4, 0.03)
             near(line["update_interval"], 4)
+        near(keep_up[way], 2 * MATRICES * 0.95 / keep_up["update_interval"], 0.05)  # chosen before, and no more
     assert staggered["link_model_sizes"] <= 0.6
 
 

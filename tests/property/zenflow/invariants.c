@@ -15,6 +15,7 @@
 #include "offload/engine/internal.h"
 
 #include <math.h>
+#include <mpi.h>
 #include <sys/wait.h>
 
 /* Where this is linked with the emulator. */
@@ -85,6 +86,39 @@ static void assert_same_schedule(const struct problem *p, const struct oracle *o
                      problem_describe(config), step, c, e->selection.place[c]);
 }
 
+static bool is_near(double a, double b)
+{
+    return fabs(a - b) <= 1e-4 * fabs(b);
+}
+
+static bool same_part(const struct choice_part *a, const struct choice_part *b)
+{
+    return a->chosen == b->chosen && a->kept == b->kept &&
+           is_near(a->norm_chosen, b->norm_chosen) && is_near(a->norm, b->norm);
+}
+
+/* What a step tells of its choice, of each layer and of all, is the oracle's. */
+static void assert_same_locality(const struct step_report *r, const struct oracle *o, unsigned seed,
+                                 int step)
+{
+    struct choice_part part;
+    if ((r->choice != NULL) != oracle_choice(o, -1, &part) || r->selected != (r->choice != NULL))
+        fail_msg("seed %u, step %d: chosen %d", seed, step, r->selected);
+    if (!r->choice)
+        return;
+    if (!same_part(&r->choice->all, &part) || (r->choice->first && part.kept > 0))
+        fail_msg("seed %u, step %d: of %d chosen %d were before, not of %d %d; or norms", seed,
+                 step, r->choice->all.chosen, r->choice->all.kept, part.chosen, part.kept);
+    for (int i = 0; i < r->choice->n_layers; i++) {
+        oracle_choice(o, i, &part);
+        if (!same_part(&r->choice->layers[i], &part))
+            fail_msg("seed %u, step %d, layer %d: of %d chosen %d were before, not of %d %d; or "
+                     "norms",
+                     seed, step, i, r->choice->layers[i].chosen, r->choice->layers[i].kept,
+                     part.chosen, part.kept);
+    }
+}
+
 /* The engine beside the oracle, step by step; both end with all windows closed. */
 static void follow_oracle(const struct engine_config *config, unsigned seed, int steps,
                           double tolerance)
@@ -104,7 +138,8 @@ static void follow_oracle(const struct engine_config *config, unsigned seed, int
         for (int s = 0; s < PROBLEM_SAMPLES; s++)
             problem_add_gradient(&p, step, s, p.params, grads);
         oracle_step(o, grads, problem_lr(step));
-        problem_step(&p, step);
+        const struct step_report report = problem_step(&p, step);
+        assert_same_locality(&report, o, seed, step);
         assert_same_schedule(&p, o, seed, config, step);
     }
     problem_finish(&p);
@@ -1245,10 +1280,97 @@ static void auto_on_ranks(void **state)
     }
 }
 
+/* What all ranks tell of their choices is the oracle's, in an engine that goes on from a
+ * checkpoint, too: it knows of the choice before. */
+static void locality(void **state)
+{
+    (void)state;
+    char *folder = shared_folder();
+    int choices = 0, kept = 0, changed = 0;
+    for (unsigned seed = 0; seed < cases(12); seed++) {
+        struct engine_config c = problem_random_config(seed);
+        struct problem p[2];
+        c.topk_ratio = 0.1 + 0.1 * (seed % 5);
+        c.select_every = 1 + (int)seed % 7;
+        c.reselect_when_stale = false;
+        problem_create(&p[0], seed, world, &c);
+        problem_create(&p[1], seed, world, &c);
+        struct oracle *o = oracle_create(&p[0], &c);
+        float *grads = zf_malloc(sizeof(float) * p[0].table.n_elements);
+        for (int step = 0; step < 30; step++) {
+            struct problem *now = &p[step >= 15];
+            if (step == 15)
+                resume_at(&p[0], &p[1], folder);
+            memset(grads, 0, sizeof(float) * p[0].table.n_elements);
+            for (int s = 0; s < PROBLEM_SAMPLES; s++)
+                problem_add_gradient(now, step, s, now->params, grads);
+            oracle_step(o, grads, problem_lr(step));
+            const struct step_report report = problem_step(now, step);
+            assert_same_locality(&report, o, seed, step);
+            choices += report.selected;
+            kept += report.selected ? report.choice->all.kept : 0;
+            changed += report.selected && step >= 15
+                           ? report.choice->all.chosen - report.choice->all.kept
+                           : 0;
+        }
+        oracle_destroy(o);
+        free(grads);
+        problem_destroy(&p[0]);
+        problem_destroy(&p[1]);
+    }
+    assert_true(choices > 20 && kept > 0 && changed > 0);
+    remove_shared(folder);
+}
+
+/* What MPI is given to sum: floats for all ranks to have, and for one. The emulator has such a
+ * function of its own, and this test none there. */
+static size_t given_to_all, given_to_one;
+
+__attribute__((weak)) int MPI_Allreduce(const void *from, void *to, int n, MPI_Datatype type,
+                                        MPI_Op op, MPI_Comm ranks)
+{
+    given_to_all += type == MPI_FLOAT ? sizeof(float) * (size_t)n : 0;
+    return PMPI_Allreduce(from, to, n, type, op, ranks);
+}
+
+int MPI_Ireduce(const void *from, void *to, int n, MPI_Datatype type, MPI_Op op, int root,
+                MPI_Comm ranks, MPI_Request *request)
+{
+    given_to_one += type == MPI_FLOAT ? sizeof(float) * (size_t)n : 0;
+    return PMPI_Ireduce(from, to, n, type, op, root, ranks, request);
+}
+
+/* Ranks choose by a norm for each channel: what they sum is what MPI is given, a float for each of
+ * the model's channels beside one for each parameter; and one rank sums nothing. */
+static void summed_bytes(void **state)
+{
+    (void)state;
+    for (unsigned seed = 0; seed < cases(8); seed++) {
+        struct engine_config c = problem_random_config(seed);
+        struct problem p;
+        const bool several = comm_size(world) > 1;
+        size_t channels = 0;
+        problem_create(&p, seed, world, &c);
+        for (int k = 0; k < p.table.n_params; k++)
+            channels += (size_t)p.table.params[k].rows;
+        for (int step = 0; step < 6; step++) {
+            given_to_all = given_to_one = 0;
+            const struct step_report r = problem_step_unseen(&p, step);
+            assert_int_equal(r.bytes_norms, several ? sizeof(float) * channels : 0);
+            assert_int_equal(r.bytes_norms, given_to_all);
+            assert_int_equal(r.bytes_gradients, several ? sizeof(float) * p.table.n_parameters : 0);
+            assert_int_equal(r.bytes_gradients, given_to_one);
+            problem_read_params(&p);
+        }
+        problem_destroy(&p);
+    }
+}
+
 /* The windows that are chosen beside a host that pauses before each of its chunks and a device
- * whose steps take their time, where deferred channels have gradients of this norm. */
+ * whose steps take their time, where deferred channels have gradients of this norm; and how many
+ * steps were timed for it. */
 static int auto_beside(enum engine_interval_rule rule, double host_pause, double step_seconds,
-                       float norm, int steps)
+                       float norm, int steps, int *timed)
 {
     const float deferred[] = {norm, norm, norm, norm};
     struct problem p;
@@ -1262,6 +1384,7 @@ static int auto_beside(enum engine_interval_rule rule, double host_pause, double
         usleep((useconds_t)(1e6 * step_seconds));
         interval = step_with_norms(&p, deferred, 0);
     }
+    *timed = p.engine->observed.timing.steps;
     problem_destroy(&p);
     return interval;
 }
@@ -1273,10 +1396,11 @@ static void auto_keeps_up(void **state)
 {
     (void)state;
     const enum engine_interval_rule rule = ENGINE_INTERVAL_DEEPSPEED;
-    assert_int_equal(auto_beside(rule, 0.4, 0, 0.6f, 3), ENGINE_MAX_INTERVAL);
-    assert_int_equal(auto_beside(rule, 0, 0.1, 0.6f, 3), 2);
-    assert_int_equal(auto_beside(rule, 0, 0.1, 1, 1), 4);
-    assert_int_equal(auto_beside(rule, 0, 0.1, 1, 2), 2);
+    int timed;
+    assert_int_equal(auto_beside(rule, 0.4, 0, 0.6f, 3, &timed), ENGINE_MAX_INTERVAL);
+    assert_int_equal(auto_beside(rule, 0, 0.1, 0.6f, 3, &timed), 2);
+    assert_int_equal(auto_beside(rule, 0, 0.1, 1, 1, &timed), 4);
+    assert_int_equal(auto_beside(rule, 0, 0.1, 1, 2, &timed), 2);
 }
 
 /* "keep_up" looks at eight steps behind the first, whatever norms there are, and never again. */
@@ -1284,10 +1408,12 @@ static void keep_up(void **state)
 {
     (void)state;
     const enum engine_interval_rule rule = ENGINE_INTERVAL_KEEP_UP;
-    assert_int_equal(auto_beside(rule, 0, 0.05, 0, 8), 4);
-    assert_int_equal(auto_beside(rule, 0, 0.05, 0, 9), 1);
-    assert_int_equal(auto_beside(rule, 0.2, 0, 1, 9), ENGINE_MAX_INTERVAL);
-    assert_int_equal(auto_beside(rule, 0, 0.05, 0, 80), 1);
+    int timed;
+    assert_int_equal(auto_beside(rule, 0, 0.05, 0, 8, &timed), 4);
+    assert_int_equal(auto_beside(rule, 0, 0.05, 0, 9, &timed), 1);
+    assert_int_equal(auto_beside(rule, 0.2, 0, 1, 9, &timed), ENGINE_MAX_INTERVAL);
+    assert_int_equal(auto_beside(rule, 0, 0.05, 0, 80, &timed), 1);
+    assert_int_equal(timed, 8);
 }
 
 /* Kernels of one step in the middle of windows, beside the gradient's own. */
@@ -1423,6 +1549,8 @@ int main(int argc, char **argv)
         cmocka_unit_test(auto_on_ranks),
         cmocka_unit_test(auto_keeps_up),
         cmocka_unit_test(keep_up),
+        cmocka_unit_test(locality),
+        cmocka_unit_test(summed_bytes),
         cmocka_unit_test(launches),
         cmocka_unit_test(stream_priorities),
         cmocka_unit_test(steps_copy_pinned_memory),

@@ -17,6 +17,7 @@ struct channel {
     double value[MAX_COLS], m[MAX_COLS], v[MAX_COLS]; /* wherever they live */
     int updates;
     double window[MAX_COLS];  /* sum */
+    double window_norm;       /* sum of their squared norms */
     int window_steps, oldest; /* gradients in it, step of the first */
     bool in_flight;
     int due, oldest_in_flight;
@@ -35,7 +36,8 @@ struct oracle {
     int seen;                /* "auto": steps since it last chose */
     double *deferred, *most; /* (n_params) sums over them of mean norms, deferred and important */
     bool bf16;               /* parameters, and means on their way to the host, are bf16 */
-    unsigned char *target;
+    unsigned char *target, *target_before; /* (n_channels) the newest choice, and the one before */
+    bool chose;                            /* the last step did */
     float *visible;
 };
 
@@ -49,6 +51,7 @@ struct oracle *oracle_create(const struct problem *p, const struct engine_config
         o->n_channels += p->table.params[k].rows;
     o->channels = zf_calloc((size_t)o->n_channels, sizeof *o->channels);
     o->target = zf_calloc((size_t)o->n_channels, 1);
+    o->target_before = zf_calloc((size_t)o->n_channels, 1);
     o->visible = zf_malloc(sizeof(float) * p->table.n_elements);
     memcpy(o->visible, p->params, sizeof(float) * p->table.n_elements);
     o->interval = 1;
@@ -75,6 +78,7 @@ void oracle_destroy(struct oracle *o)
 {
     free(o->channels);
     free(o->target);
+    free(o->target_before);
     free(o->visible);
     free(o->deferred);
     free(o->most);
@@ -96,17 +100,21 @@ bool oracle_is_important(const struct oracle *o, int channel)
     return o->channels[channel].important;
 }
 
-static void adamw(const struct oracle *o, struct channel *c, const double *g, double lr)
+/* steps: that it stands for; spread: how many times the square of their mean gradient their squared
+ * gradients are in the mean */
+static void adamw(const struct oracle *o, struct channel *c, const double *g, double lr, int steps,
+                  double spread)
 {
     const struct engine_config *k = &o->config;
-    double decay = c->param->decay ? k->weight_decay : 0;
-    c->updates++;
+    const double decay = c->param->decay ? k->weight_decay : 0;
+    const double beta1 = pow(k->beta1, steps), beta2 = pow(k->beta2, steps);
+    c->updates += steps;
     for (int j = 0; j < c->cols; j++) {
         double x = g[j] + (k->adam_w_mode ? 0 : decay * c->value[j]);
         if (k->adam_w_mode)
             c->value[j] -= lr * decay * c->value[j];
-        c->m[j] = k->beta1 * c->m[j] + (1 - k->beta1) * x;
-        c->v[j] = k->beta2 * c->v[j] + (1 - k->beta2) * x * x;
+        c->m[j] = beta1 * c->m[j] + (1 - beta1) * x;
+        c->v[j] = beta2 * c->v[j] + (1 - beta2) * spread * x * x;
         c->value[j] -= lr * (c->m[j] / (1 - pow(k->beta1, c->updates))) /
                        (sqrt(c->v[j] / (1 - pow(k->beta2, c->updates))) + k->eps);
     }
@@ -196,11 +204,30 @@ static void select_channels(struct oracle *o, int since_warm_up)
     bool due = since_warm_up == 0 || (k->select_every && o->step % k->select_every == 0);
     if (!due && !(k->reselect_when_stale && o->step % 16 == 0 && is_stale(o)))
         return;
+    memcpy(o->target_before, o->target, (size_t)o->n_channels);
     choose(o);
+    o->chose = true;
     o->chosen_in = o->step;
     if (since_warm_up == 0)
         for (int i = 0; i < o->n_channels; i++)
             o->channels[i].important = o->target[i];
+}
+
+bool oracle_choice(const struct oracle *o, int layer, struct choice_part *part)
+{
+    *part = (struct choice_part){0};
+    for (int i = 0; i < o->n_channels; i++) {
+        const struct channel *c = &o->channels[i];
+        if (!c->selectable || (layer >= 0 && c->param->layer != layer))
+            continue;
+        part->norm += c->norm;
+        if (!o->target[i])
+            continue;
+        part->norm_chosen += c->norm;
+        part->chosen++;
+        part->kept += o->target_before[i];
+    }
+    return o->chose;
 }
 
 /* The group of a channel, by laying block after block until it is covered. The problems' matrices
@@ -222,7 +249,19 @@ static int group_of(const struct channel *c, int interval)
 static double deferred_lr(const struct oracle *o, const struct channel *c, double lr)
 {
     double scale = o->config.deferred_lr_scale;
+    if (o->config.all_steps)
+        return lr * c->window_steps;
     return lr * (scale == ENGINE_LR_SQRT ? sqrt(c->window_steps) : scale);
+}
+
+/* Over the channel; of windows with more than one gradient. */
+static double spread_of(const struct channel *c, const double *mean)
+{
+    double of_mean = 0;
+    for (int j = 0; j < c->cols; j++)
+        of_mean += mean[j] * mean[j];
+    const double spread = c->window_norm / c->window_steps / of_mean;
+    return spread > 1 && isfinite(spread) ? spread : 1;
 }
 
 /* The window's mean is one update, visible `lag` steps later, also of a channel that enters: but
@@ -238,7 +277,10 @@ static void close_window(struct oracle *o, int i, double lr)
     assert_true(c->window_steps <= o->interval);
     for (int j = 0; j < c->cols; j++)
         mean[j] = rounded(o, c->window[j] / c->window_steps);
-    adamw(o, c, mean, deferred_lr(o, c, lr));
+    if (o->config.all_steps && c->window_steps > 1)
+        adamw(o, c, mean, deferred_lr(o, c, lr), c->window_steps, spread_of(c, mean));
+    else
+        adamw(o, c, mean, deferred_lr(o, c, lr), 1, 1);
     c->used += c->window_steps;
     c->in_flight = true;
     c->due = o->step + o->lag;
@@ -285,17 +327,19 @@ static void use_gradient(struct oracle *o, struct channel *c, const float *grads
     for (int j = 0; j < c->cols; j++) /* a deferred one's waits for the factor as bf16 */
         g[j] = factor * (c->deferred ? rounded(o, grads[at + (size_t)j]) : grads[at + (size_t)j]);
     if (c->important) {
-        adamw(o, c, g, lr);
+        adamw(o, c, g, lr, 1, 1);
         c->used++;
         show(o, c);
         return;
     }
     if (c->window_steps++ == 0) {
         memset(c->window, 0, sizeof c->window);
+        c->window_norm = 0;
         c->oldest = o->step;
     }
     for (int j = 0; j < c->cols; j++)
         c->window[j] += g[j];
+    c->window_norm += factor * factor * c->norm;
 }
 
 static double clip(struct oracle *o, const float *grads)
@@ -411,6 +455,7 @@ void oracle_step(struct oracle *o, const float *grads, float lr)
         begin_windows(o);
     for (int i = 0; i < o->n_channels; i++)
         o->channels[i].deferred = !o->channels[i].important;
+    o->chose = false;
     select_channels(o, elapsed);
     for (int i = 0; i < o->n_channels; i++)
         use_gradient(o, &o->channels[i], grads, factor, lr);

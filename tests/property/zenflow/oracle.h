@@ -24,5 +24,7 @@ const float *oracle_params(const struct oracle *o);
 int oracle_interval(const struct oracle *o);
 /* Whether a channel is important, (channels of the model). */
 bool oracle_is_important(const struct oracle *o, int channel);
+/* Of the choice that the last step made, in a layer, or in all (layer -1). Whether it made one. */
+bool oracle_choice(const struct oracle *o, int layer, struct choice_part *part);
 
 #endif

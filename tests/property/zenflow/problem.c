@@ -186,6 +186,7 @@ void problem_create(struct problem *p, unsigned seed, struct comm *comm,
         p->table = llama_params(seed);
     else
         add_params(&p->table, seed);
+    p->table.ends_alternate |= between(0, 1, 19, seed);
     params_share_gradients(&p->table, between(0, 2, 8, seed));
     create(p, seed, config);
 }
@@ -353,6 +354,8 @@ struct engine_config problem_random_config(unsigned seed)
     c.adam_w_mode = between(0, 3, 61, seed) > 0;
     c.reselect_when_stale = between(0, 1, 62, seed);
     c.zero_copy = between(0, 1, 63, seed);
+    c.all_steps = c.adam_w_mode && between(0, 1, 64, seed);
+    c.deferred_lr_scale = c.all_steps ? 1 : c.deferred_lr_scale;
     return c;
 }
 
@@ -362,9 +365,9 @@ const char *problem_describe(const struct engine_config *c)
     snprintf(
         text, sizeof text,
         "topk %g, S %d, lag %d, select %d, stagger %d, offload %d, warm-up %d, host windows %d, "
-        "lr scale %g, bf16 %d, stale %d, zero copy %d",
+        "lr scale %g, all steps %d, bf16 %d, stale %d, zero copy %d",
         c->topk_ratio, c->update_interval, c->apply_lag, c->select_every, c->stagger,
-        c->offload_important, c->full_warm_up_rounds, c->accumulate, c->deferred_lr_scale, c->bf16,
-        c->reselect_when_stale, c->zero_copy);
+        c->offload_important, c->full_warm_up_rounds, c->accumulate, c->deferred_lr_scale,
+        c->all_steps, c->bf16, c->reselect_when_stale, c->zero_copy);
     return text;
 }

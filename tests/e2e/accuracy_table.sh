@@ -1,0 +1,34 @@
+#!/usr/bin/env bash
+# tests/bench/accuracy_table.py --quick, on the sample: its records, and how local the important channels were by them.
+
+. tests/e2e/lib/common.sh "$@"
+need python3
+
+cp -r tests/fixtures/glue "$scratch/glue"
+cp data/sample/SST-2/*.tsv "$scratch/glue/SST-2"
+table=(python3 tests/bench/accuracy_table.py --zf-train "$train" --glue "$scratch/glue" --out "$scratch" --work "$scratch/work"
+    --quick --tasks sst2 --seeds 2)
+check "runs of AdamW" "${table[@]}" --methods adamw
+check "which choose no channels" not "${table[@]}" --locality
+cp "$scratch/check.log" "$scratch/printed"
+check "and that is said" grep -q "none of its 2 runs tells of choices" "$scratch/printed"
+check "runs of ZenFlow" "${table[@]}" --methods zenflow
+check "are beside them" grep -Eq '^SST-2 accuracy +ZenFlow +2 ' "$scratch/accuracy_quick.txt"
+check "how local its channels were" "${table[@]}" --locality
+cp "$scratch/check.log" "$scratch/printed"
+check "is the mean over the seeds" python3 - "$scratch" <<'END'
+import json, sys
+runs = [r for r in json.load(open(sys.argv[1] + "/accuracy_quick.json"))["runs"] if r["method"] == "zenflow"]
+lines = open(sys.argv[1] + "/printed").read().split("\n")
+assert len(runs) == 2 and all(r["locality"]["choices"] >= 2 for r in runs)
+assert 50 < runs[0]["bytes_gradients"] / runs[0]["bytes_norms"] < 1000, runs[0]
+assert lines[0].startswith("SST-2, ZenFlow, 2 seeds, ") and f" {runs[0]['bytes_norms']:,} bytes of norms" in lines[0], lines[0]
+rows = {line[:12].strip(): line[12:].split() for line in lines[3:] if line}
+assert set(rows) == {"all", "embeddings", "head"} | {f"block {i}" for i in range(1, len(rows) - 2)}, rows
+for name, layer in ("embeddings", 0), ("block 1", 1):
+    for at, figure in (0, "selection_overlap"), (3, "selection_share"):
+        for i in range(3):
+            mean = sum(r["locality"][figure]["layers"][layer][i] for r in runs) / 2
+            assert abs(float(rows[name][at + i].rstrip("%")) - 100 * mean) < 0.051, (name, figure, i, rows[name], mean)
+END
+finish
