@@ -293,12 +293,9 @@ static bool is_ours(const char *path, bool *ours, struct zf_error *err)
 {
     char *text;
     size_t n;
-    *ours = true;
-    if (!file_exists(path))
-        return true;
-    if (!file_read(path, &text, &n, err))
+    if (!file_read_if_any(path, &text, &n, err))
         return false;
-    *ours = strstr(text, MARK) != NULL;
+    *ours = !text || strstr(text, MARK);
     free(text);
     return true;
 }

@@ -83,8 +83,10 @@ static bool keep_rows(const char *path, long step, struct zf_error *err)
     struct file_replace f;
     char *text;
     size_t n;
-    if (!file_read(path, &text, &n, err))
+    if (!file_read_if_any(path, &text, &n, err))
         return false;
+    if (!text)
+        return true;
     bool ok = file_replace_begin(&f, path, err);
     for (char *line = text, *end; ok && (end = strchr(line, '\n')); line = end + 1)
         if (strncmp(line, "step,", 5) == 0 || strtol(line, NULL, 10) < step)
@@ -96,7 +98,7 @@ static bool keep_rows(const char *path, long step, struct zf_error *err)
 static FILE *open_csv(const struct monitor *m, const char *path, const char *column, long step,
                       struct zf_error *err)
 {
-    if (m->continues && file_exists(path) && !keep_rows(path, step, err))
+    if (m->continues && !keep_rows(path, step, err))
         return NULL;
     FILE *file = fopen(path, "a");
     if (!file) {

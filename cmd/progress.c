@@ -31,10 +31,10 @@ static bool keep_entries(const char *path, int last_step, struct zf_error *err)
     struct file_replace f;
     char *text;
     size_t n;
-    if (!file_exists(path))
-        return true;
-    if (!file_read(path, &text, &n, err))
+    if (!file_read_if_any(path, &text, &n, err))
         return false;
+    if (!text)
+        return true;
     if (!file_replace_begin(&f, path, err)) {
         free(text);
         return false;

@@ -74,6 +74,13 @@ bool file_read(const char *path, char **text, size_t *bytes, struct zf_error *er
     return true;
 }
 
+bool file_read_if_any(const char *path, char **text, size_t *bytes, struct zf_error *err)
+{
+    *text = NULL;
+    *bytes = 0;
+    return !file_exists(path) || file_read(path, text, bytes, err);
+}
+
 bool file_read_text(const char *path, char **text, size_t *bytes, struct zf_error *err)
 {
     static const char mark[] = "\xEF\xBB\xBF";

@@ -14,7 +14,9 @@ int file_open(const char *path, size_t *bytes, struct zf_error *err);
 /* Reads a whole file. *text gets a NUL after its last byte; the caller frees it. Fails also on a
  * pointer of Git LFS, which stands where the file itself was not fetched. */
 bool file_read(const char *path, char **text, size_t *bytes, struct zf_error *err);
-/* The same, without a byte order mark at its beginning. */
+/* The same of a file that may not be there: *text is NULL then, and *bytes 0. */
+bool file_read_if_any(const char *path, char **text, size_t *bytes, struct zf_error *err);
+/* As file_read, without a byte order mark at the file's beginning. */
 bool file_read_text(const char *path, char **text, size_t *bytes, struct zf_error *err);
 /* Fails where these first bytes of a file are those of a Git LFS pointer. */
 bool file_is_fetched(const char *path, const char *bytes, size_t n, struct zf_error *err);

@@ -198,3 +198,22 @@ const struct gpt_arch *gpt_arch_find(const char *model_type)
             return &architectures[i];
     return NULL;
 }
+
+struct gpt_config gpt_arch_defaults(const struct gpt_arch *arch)
+{
+    struct gpt_config c = arch->defaults;
+    c.arch = arch;
+    return c;
+}
+
+const struct gpt_activation gpt_activations[] = {
+    {"gelu_new", ACT_GELU_TANH},  {"gelu_pytorch_tanh", ACT_GELU_TANH},
+    {"gelu_fast", ACT_GELU_TANH}, {"gelu", ACT_GELU_ERF},
+    {"relu", ACT_RELU},           {NULL},
+};
+
+const char *const gpt_rope_types[] = {[ROPE_DEFAULT] = "default",
+                                      [ROPE_LINEAR] = "linear",
+                                      [ROPE_LLAMA3] = "llama3",
+                                      [ROPE_YARN] = "yarn",
+                                      [ROPE_YARN + 1] = NULL};

@@ -1,6 +1,6 @@
 /* The architectures of the family: what each calls its tensors and its configuration's keys, which
- * parts it has, and its defaults. A new one is a row of the table in gpt_arch.c. Private to
- * model/gpt*.c. */
+ * parts it has, and its defaults; and words that all know. A new one is a row of the table in
+ * gpt_arch.c. Private to model/gpt*.c. */
 #ifndef ZF_MODEL_GPT_ARCH_H
 #define ZF_MODEL_GPT_ARCH_H
 
@@ -67,5 +67,14 @@ struct gpt_arch {
 /* By model_type; NULL: none. gpt_arch_at(i): the i-th, NULL after the last. */
 const struct gpt_arch *gpt_arch_find(const char *model_type);
 const struct gpt_arch *gpt_arch_at(int i);
+struct gpt_config gpt_arch_defaults(const struct gpt_arch *arch);
+
+/* Words of config.json, NULL after the last; the first of an activation is the one written. */
+struct gpt_activation {
+    const char *name;
+    enum activation activation;
+};
+extern const struct gpt_activation gpt_activations[];
+extern const char *const gpt_rope_types[]; /* by enum rope_type; NULL after the last */
 
 #endif

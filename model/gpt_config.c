@@ -1,11 +1,10 @@
-/* A model's configuration: config.json in and out, and the presets. */
+/* A model's configuration, read from config.json. */
 #include "model/gpt_arch.h"
 
 #include "data/alloc.h"
 #include "data/json.h"
 #include "data/log.h"
 
-#include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -20,162 +19,6 @@
 #define MAX_HEADS     1024
 #define MAX_HEAD_DIM  1024
 #define MAX_LABELS    (1 << 16)
-
-static const struct {
-    const char *name; /* in config.json; the first of an activation is the one that is written */
-    enum activation activation;
-} activations[] = {
-    {"gelu_new", ACT_GELU_TANH},  {"gelu_pytorch_tanh", ACT_GELU_TANH},
-    {"gelu_fast", ACT_GELU_TANH}, {"gelu", ACT_GELU_ERF},
-    {"relu", ACT_RELU},
-};
-#define N_ACTIVATIONS ((int)(sizeof activations / sizeof *activations))
-
-static struct gpt_config defaults_of(const struct gpt_arch *arch)
-{
-    struct gpt_config c = arch->defaults;
-    c.arch = arch;
-    return c;
-}
-
-/* Presets. */
-
-/* GPT-2 and DistilGPT-2: https://huggingface.co/openai-community/gpt2 and its sisters.
- * Cerebras-GPT: Dey et al., "Cerebras-GPT: Open Compute-Optimal Language Models" (2023), table 1.
- * gpt-6.7b: the shape of Brown et al., "Language Models are Few-Shot Learners"
- * (2020), table 2.1. */
-static const struct gpt2_preset {
-    const char *name;
-    int vocab_size, n_positions, n_embd, n_layer, n_head;
-    enum activation activation;
-    float dropout;
-} gpt2_presets[] = {
-    {"gpt", 8000, 512, 96, 2, 3, ACT_GELU_TANH, 0.1f},
-    {"distilgpt2", 50257, 1024, 768, 6, 12, ACT_GELU_TANH, 0.1f},
-    {"gpt2", 50257, 1024, 768, 12, 12, ACT_GELU_TANH, 0.1f},
-    {"gpt2-medium", 50257, 1024, 1024, 24, 16, ACT_GELU_TANH, 0.1f},
-    {"gpt2-large", 50257, 1024, 1280, 36, 20, ACT_GELU_TANH, 0.1f},
-    {"gpt2-xl", 50257, 1024, 1600, 48, 25, ACT_GELU_TANH, 0.1f},
-    {"cerebras-gpt-111m", 50257, 2048, 768, 10, 12, ACT_GELU_ERF, 0},
-    {"cerebras-gpt-256m", 50257, 2048, 1088, 14, 17, ACT_GELU_ERF, 0},
-    {"cerebras-gpt-590m", 50257, 2048, 1536, 18, 12, ACT_GELU_ERF, 0},
-    {"cerebras-gpt-1.3b", 50257, 2048, 2048, 24, 16, ACT_GELU_ERF, 0},
-    {"cerebras-gpt-2.7b", 50257, 2048, 2560, 32, 32, ACT_GELU_ERF, 0},
-    {"cerebras-gpt-6.7b", 50257, 2048, 4096, 32, 32, ACT_GELU_ERF, 0},
-    {"cerebras-gpt-13b", 50257, 2048, 5120, 40, 40, ACT_GELU_ERF, 0},
-    {"gpt-6.7b", 50257, 2048, 4096, 32, 32, ACT_GELU_TANH, 0.1f},
-};
-#define N_GPT2_PRESETS ((int)(sizeof gpt2_presets / sizeof *gpt2_presets))
-
-/* Their own config.json, but for the first one, a tiny one. */
-static const struct llama_preset {
-    const char *name, *model_type;
-    int vocab_size, n_positions, n_embd, n_inner, n_layer, n_head, n_kv_heads;
-    bool tied;
-    float norm_epsilon;
-    struct rope rope;
-} llama_presets[] = {
-    {"llama", "llama", 8000, 512, 96, 256, 2, 6, 2, false, 1e-5f, {.theta = 1e4}},
-    {"smollm2-135m", "llama", 49152, 8192, 576, 1536, 30, 9, 3, true, 1e-5f, {.theta = 1e5}},
-    {"llama-2-7b", "llama", 32000, 4096, 4096, 11008, 32, 32, 32, false, 1e-5f, {.theta = 1e4}},
-    {"llama-2-13b", "llama", 32000, 4096, 5120, 13824, 40, 40, 40, false, 1e-5f, {.theta = 1e4}},
-    {"llama-2-70b", "llama", 32000, 4096, 8192, 28672, 80, 64, 8, false, 1e-5f, {.theta = 1e4}},
-    {"llama-3.1-8b",
-     "llama",
-     128256,
-     131072,
-     4096,
-     14336,
-     32,
-     32,
-     8,
-     false,
-     1e-5f,
-     {.type = ROPE_LLAMA3,
-      .theta = 5e5,
-      .factor = 8,
-      .low_freq_factor = 1,
-      .high_freq_factor = 4,
-      .original_positions = 8192}},
-    {"llama-3.2-1b",
-     "llama",
-     128256,
-     131072,
-     2048,
-     8192,
-     16,
-     32,
-     8,
-     true,
-     1e-5f,
-     {.type = ROPE_LLAMA3,
-      .theta = 5e5,
-      .factor = 32,
-      .low_freq_factor = 1,
-      .high_freq_factor = 4,
-      .original_positions = 8192}},
-    {"qwen2.5-0.5b", "qwen2", 151936, 32768, 896, 4864, 24, 14, 2, true, 1e-6f, {.theta = 1e6}},
-    {"qwen2.5-1.5b", "qwen2", 151936, 131072, 1536, 8960, 28, 12, 2, true, 1e-6f, {.theta = 1e6}},
-};
-#define N_LLAMA_PRESETS ((int)(sizeof llama_presets / sizeof *llama_presets))
-
-const char *gpt_preset_name(int i)
-{
-    if (i < 0 || i >= N_GPT2_PRESETS + N_LLAMA_PRESETS)
-        return NULL;
-    return i < N_GPT2_PRESETS ? gpt2_presets[i].name : llama_presets[i - N_GPT2_PRESETS].name;
-}
-
-static struct gpt_config gpt2_preset(const struct gpt2_preset *p)
-{
-    struct gpt_config c = defaults_of(gpt_arch_find("gpt2"));
-    c.vocab_size = p->vocab_size;
-    c.n_positions = p->n_positions;
-    c.n_embd = p->n_embd;
-    c.n_layer = p->n_layer;
-    c.n_head = p->n_head;
-    c.n_inner = 4 * p->n_embd;
-    c.activation_function = p->activation;
-    c.embd_pdrop = c.attn_pdrop = c.resid_pdrop = p->dropout;
-    if (p->vocab_size <= c.eos_token_id)
-        c.bos_token_id = c.eos_token_id = -1;
-    return c;
-}
-
-static struct gpt_config llama_preset(const struct llama_preset *p)
-{
-    struct gpt_config c = defaults_of(gpt_arch_find(p->model_type));
-    c.vocab_size = p->vocab_size;
-    c.n_positions = p->n_positions;
-    c.n_embd = p->n_embd;
-    c.n_inner = p->n_inner;
-    c.n_layer = p->n_layer;
-    c.n_head = p->n_head;
-    c.n_kv_heads = p->n_kv_heads;
-    c.head_dim = p->n_embd / p->n_head;
-    c.tie_word_embeddings = p->tied;
-    c.layer_norm_epsilon = p->norm_epsilon;
-    c.rope = p->rope;
-    c.window = c.first_windowed = 0;
-    return c;
-}
-
-bool gpt_config_preset(struct gpt_config *config, const char *name, struct zf_error *err)
-{
-    char names[512] = "";
-    for (int i = 0; gpt_preset_name(i); i++) {
-        size_t n = strlen(names);
-        snprintf(names + n, sizeof names - n, "%s%s", i ? ", " : "", gpt_preset_name(i));
-        if (strcmp(gpt_preset_name(i), name) != 0)
-            continue;
-        *config = i < N_GPT2_PRESETS ? gpt2_preset(&gpt2_presets[i])
-                                     : llama_preset(&llama_presets[i - N_GPT2_PRESETS]);
-        return true;
-    }
-    return zf_fail(err, "\"%.200s\" is not a preset model: choose one of %s", name, names);
-}
-
-/* Reading. */
 
 static bool read_whole(const struct json_file *f, const char *key, int *value, int least,
                        int greatest, struct zf_error *err)
@@ -285,11 +128,11 @@ static bool read_activation(struct gpt_config *c, const struct json_file *f, str
     if (c->parts.swiglu)
         return strcmp(name, "silu") == 0 ||
                json_fail(f, key, "\"silu\", the activation of SwiGLU", err);
-    for (int i = 0; i < N_ACTIVATIONS; i++) {
+    for (int i = 0; gpt_activations[i].name; i++) {
         size_t n = strlen(expected);
-        snprintf(expected + n, sizeof expected - n, "%s %s", i ? "," : "", activations[i].name);
-        if (strcmp(activations[i].name, name) == 0) {
-            c->activation_function = activations[i].activation;
+        snprintf(expected + n, sizeof expected - n, "%s %s", i ? "," : "", gpt_activations[i].name);
+        if (strcmp(gpt_activations[i].name, name) == 0) {
+            c->activation_function = gpt_activations[i].activation;
             return true;
         }
     }
@@ -357,12 +200,6 @@ static bool read_gpt2(struct gpt_config *c, const struct json_file *f, struct zf
 
 /* Rotary positions. */
 
-static const char *const rope_types[] = {[ROPE_DEFAULT] = "default",
-                                         [ROPE_LINEAR] = "linear",
-                                         [ROPE_LLAMA3] = "llama3",
-                                         [ROPE_YARN] = "yarn"};
-#define N_ROPE_TYPES (sizeof rope_types / sizeof *rope_types)
-
 /* A number of the object that rotary positions stand in, from `least` on. An absent one stays as it
  * is, if that is a value, and else is missed. */
 static bool read_rope_number(const struct json_file *f, const char *object, const char *key,
@@ -390,8 +227,8 @@ static bool read_rope_type(struct rope *rope, const struct json_file *f, const c
     if (!json_get_string(f, path, &name, err))
         return false;
     rope->type = ROPE_DEFAULT;
-    for (size_t i = 0; name && i < N_ROPE_TYPES; i++) {
-        if (strcmp(rope_types[i], name) == 0) {
+    for (size_t i = 0; name && gpt_rope_types[i]; i++) {
+        if (strcmp(gpt_rope_types[i], name) == 0) {
             rope->type = (enum rope_type)i;
             return true;
         }
@@ -576,7 +413,7 @@ static bool read_architecture(struct gpt_config *c, const struct json_file *f, c
                        f->path);
     const struct gpt_arch *arch = gpt_arch_find(model_type);
     if (arch) {
-        *c = defaults_of(arch);
+        *c = gpt_arch_defaults(arch);
         return true;
     }
     char expected[256] = "one of";
@@ -664,246 +501,4 @@ bool gpt_config_load(struct gpt_config *config, const char *directory, struct zf
     if (ok)
         *config = c;
     return ok;
-}
-
-/* Writing. */
-
-/* The shortest decimal that reads back as this float: 1e-05, not 9.99999975e-06. */
-static json_t *json_from_float(float x)
-{
-    char text[32];
-    for (int digits = 1; digits <= 9; digits++) {
-        snprintf(text, sizeof text, "%.*g", digits, (double)x);
-        if (strtof(text, NULL) == x)
-            break;
-    }
-    return json_real(strtod(text, NULL));
-}
-
-static json_t *json_from_token_id(int id)
-{
-    return id < 0 ? json_null() : json_integer(id);
-}
-
-/* One id, or a list where there are several. */
-static json_t *json_from_eos(const struct gpt_config *c)
-{
-    json_t *first = json_from_token_id(c->eos_token_id);
-    if (c->also_eos.n == 0)
-        return first;
-    json_t *list = json_array();
-    json_array_append_new(list, first);
-    for (int i = 0; i < c->also_eos.n; i++)
-        json_array_append_new(list, json_integer(c->also_eos.ids[i]));
-    return list;
-}
-
-static const char *activation_name(enum activation activation)
-{
-    for (int i = 0; i < N_ACTIVATIONS; i++)
-        if (activations[i].activation == activation)
-            return activations[i].name;
-    return "linear";
-}
-
-/* A float's value, exactly. */
-#define CONFIG_DIGITS 9
-
-static void set_labels(json_t *root, const struct gpt_config *c, const char *const *labels)
-{
-    json_t *id2label = json_object(), *label2id = json_object();
-    for (int i = 0; i < c->num_labels; i++) {
-        char id[16], fallback[32];
-        snprintf(id, sizeof id, "%d", i);
-        snprintf(fallback, sizeof fallback, "LABEL_%d", i);
-        const char *label = labels ? labels[i] : fallback;
-        json_object_set_new(id2label, id, json_string(label));
-        json_object_set_new(label2id, label, json_integer(i));
-    }
-    json_object_set_new(root, "id2label", id2label);
-    json_object_set_new(root, "label2id", label2id);
-    json_object_set_new(
-        root, "problem_type",
-        json_string(c->head == GPT_HEAD_REGRESS ? "regression" : "single_label_classification"));
-}
-
-static void set_int(json_t *root, const char *key, int value)
-{
-    json_object_set_new(root, key, json_integer(value));
-}
-
-static void set_float(json_t *root, const char *key, float value)
-{
-    json_object_set_new(root, key, json_from_float(value));
-}
-
-static void set_bool(json_t *root, const char *key, bool value)
-{
-    json_object_set_new(root, key, json_boolean(value));
-}
-
-static void set_sizes(json_t *root, const struct gpt_config *c)
-{
-    const struct gpt_keys *keys = c->arch->keys;
-    const bool whole = c->arch->gpt2_keys && c->n_inner == 4 * c->n_embd;
-    set_int(root, "vocab_size", c->vocab_size);
-    set_int(root, keys->n_positions, c->n_positions);
-    set_int(root, keys->n_embd, c->n_embd);
-    set_int(root, keys->n_layer, c->n_layer);
-    set_int(root, keys->n_head, c->n_head);
-    json_object_set_new(root, keys->n_inner, whole ? json_null() : json_integer(c->n_inner));
-}
-
-static void set_numbers(json_t *root, const struct gpt_config *c)
-{
-    const struct gpt_keys *keys = c->arch->keys;
-    json_object_set_new(
-        root, keys->activation,
-        json_string(c->parts.swiglu ? "silu" : activation_name(c->activation_function)));
-    set_float(root, keys->norm_epsilon, c->layer_norm_epsilon);
-    set_float(root, "initializer_range", c->initializer_range);
-    set_float(root, keys->attn_pdrop, c->attn_pdrop);
-    set_bool(root, "tie_word_embeddings", c->tie_word_embeddings);
-}
-
-static void set_gpt2(json_t *root, const struct gpt_config *c)
-{
-    set_float(root, "embd_pdrop", c->embd_pdrop);
-    set_float(root, "resid_pdrop", c->resid_pdrop);
-    set_bool(root, "scale_attn_weights", c->scale_attn_weights);
-    set_bool(root, "scale_attn_by_inverse_layer_idx", c->scale_attn_by_inverse_layer_idx);
-}
-
-static json_t *rope_scaling(const struct rope *r)
-{
-    json_t *object = json_object();
-    json_object_set_new(object, "rope_type", json_string(rope_types[r->type]));
-    if (r->type != ROPE_DEFAULT)
-        json_object_set_new(object, "factor", json_real(r->factor));
-    if (r->type == ROPE_LLAMA3 || r->type == ROPE_YARN)
-        set_int(object, "original_max_position_embeddings", (int)r->original_positions);
-    if (r->type == ROPE_LLAMA3) {
-        json_object_set_new(object, "low_freq_factor", json_real(r->low_freq_factor));
-        json_object_set_new(object, "high_freq_factor", json_real(r->high_freq_factor));
-    }
-    if (r->type == ROPE_YARN) {
-        json_object_set_new(object, "beta_fast", json_real(r->beta_fast));
-        json_object_set_new(object, "beta_slow", json_real(r->beta_slow));
-        set_bool(object, "truncate", r->truncate);
-        if (r->attention_factor > 0)
-            json_object_set_new(object, "attention_factor", json_real(r->attention_factor));
-    }
-    return object;
-}
-
-static void set_rope(json_t *root, const struct gpt_config *c)
-{
-    json_t *object = rope_scaling(&c->rope);
-    json_object_set_new(c->rope_parameters ? object : root, "rope_theta", json_real(c->rope.theta));
-    if (c->rope_parameters || c->rope.type != ROPE_DEFAULT)
-        json_object_set(root, c->rope_parameters ? "rope_parameters" : "rope_scaling", object);
-    json_decref(object);
-}
-
-static void set_window(json_t *root, const struct gpt_config *c)
-{
-    if (c->arch->windows == GPT_NO_WINDOW)
-        return;
-    json_object_set_new(root, "sliding_window", c->window ? json_integer(c->window) : json_null());
-    if (c->arch->windows == GPT_WINDOW_EVERYWHERE)
-        return;
-    set_bool(root, "use_sliding_window", c->window > 0);
-    set_int(root, "max_window_layers", c->window ? c->first_windowed : c->n_layer);
-}
-
-static void set_no_rope(json_t *root, const struct gpt_config *c)
-{
-    const int interval = c->no_rope_interval;
-    json_t *list = json_array();
-    for (int i = 0; i < c->n_layer; i++)
-        json_array_append_new(list, json_integer(interval == 0 || (i + 1) % interval != 0));
-    json_object_set_new(root, "no_rope_layers", list);
-}
-
-static void set_llama(json_t *root, const struct gpt_config *c)
-{
-    const struct heads heads = gpt_heads(c);
-    set_int(root, "num_key_value_heads", heads.n_kv_head);
-    set_int(root, "head_dim", heads.head_dim);
-    set_rope(root, c);
-    set_window(root, c);
-    if (c->arch->no_rope_layers)
-        set_no_rope(root, c);
-    if (c->arch->attention_bias)
-        set_bool(root, "attention_bias", c->parts.projection_bias);
-    if (c->arch->mlp_bias)
-        set_bool(root, "mlp_bias", c->parts.mlp_bias);
-}
-
-/* All of config.json but the labels. */
-static json_t *config_json(const struct gpt_config *config)
-{
-    json_t *root = json_object();
-    const struct gpt_arch *arch = config->arch;
-    bool lm = config->head == GPT_HEAD_LM;
-    int pad = config->pad_token_id >= 0 ? config->pad_token_id : config->eos_token_id;
-    json_object_set_new(root, "architectures", json_pack("[s]", lm ? arch->lm : arch->classifier));
-    json_object_set_new(root, "model_type", json_string(arch->model_type));
-    set_sizes(root, config);
-    set_numbers(root, config);
-    if (arch->gpt2_keys)
-        set_gpt2(root, config);
-    else
-        set_llama(root, config);
-    json_object_set_new(root, "bos_token_id", json_from_token_id(config->bos_token_id));
-    json_object_set_new(root, "eos_token_id", json_from_eos(config));
-    json_object_set_new(root, "pad_token_id", json_from_token_id(pad));
-    return root;
-}
-
-json_t *gpt_config_json(const struct gpt_config *config, const char *const *labels)
-{
-    json_t *root = config_json(config);
-    if (config->head != GPT_HEAD_LM)
-        set_labels(root, config, labels);
-    return root;
-}
-
-bool gpt_config_save(const struct gpt_config *config, const char *directory,
-                     const char *const *labels, struct zf_error *err)
-{
-    json_t *root = gpt_config_json(config, labels);
-    char *path = zf_format("%s/config.json", directory);
-    bool ok = json_write(path, root, CONFIG_DIGITS, err);
-    free(path);
-    json_decref(root);
-    return ok;
-}
-
-/* As they are written. */
-static bool same_value(const json_t *a, const json_t *b)
-{
-    const size_t flags = JSON_ENCODE_ANY | JSON_SORT_KEYS | JSON_REAL_PRECISION(CONFIG_DIGITS);
-    char *x = json_dumps(a, flags), *y = json_dumps(b, flags);
-    bool same = x && y && strcmp(x, y) == 0;
-    free(x);
-    free(y);
-    return same;
-}
-
-char *gpt_config_difference(const struct gpt_config *config, const struct json_file *f)
-{
-    const char *dropout[] = {"embd_pdrop", "resid_pdrop", config->arch->keys->attn_pdrop};
-    json_t *ours = config_json(config), *value;
-    const char *key;
-    char *found = NULL;
-    for (size_t i = 0; i < sizeof dropout / sizeof *dropout; i++)
-        json_object_del(ours, dropout[i]);
-    json_object_foreach(ours, key, value)
-    {
-        if (!found && !same_value(value, json_find(f, key)))
-            found = zf_strdup(key);
-    }
-    json_decref(ours);
-    return found;
 }

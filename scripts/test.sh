@@ -25,7 +25,7 @@ trap 'rm -f "$log"' EXIT
 tested=0 # seconds
 run() { # run FOLDER [CTEST OPTION...]: the ring's tests of this build
     local began=$SECONDS
-    ctest --test-dir "$1" --no-tests=error --output-on-failure -j2 -L "^$ring\$" "${@:2}" | tee -a "$log"
+    ctest --test-dir "$1" --no-tests=error --output-on-failure -j$(($(nproc) + 1)) -L "^$ring\$" "${@:2}" | tee -a "$log"
     tested=$((tested + SECONDS - began))
 }
 if [ "$ring" = long ]; then

@@ -26,13 +26,10 @@ static const struct bench_option option_table[] = {
     {"--length", "N", BENCH_WHOLE, FIELD(length), 1, 1 << 16, "tokens of each (128)"},
     {"--dropout", "X", BENCH_REAL, FIELD(dropout), 0, 0.9,
      "where it is not 0 (0.1; 0: only without)"},
-    {"--device", "cuda|cpu|auto", BENCH_TEXT, FIELD(device), 0, 0,
-     "what computes; auto: a GPU if there is one (auto)"},
-    {"--threads", "N", BENCH_WHOLE, FIELD(threads), 1, 4096,
-     "of the CPU device (as OMP_NUM_THREADS)"},
+    {BENCH_DEVICE(FIELD(device))},
+    {BENCH_THREADS(FIELD(threads))},
     {"--rounds", "N", BENCH_WHOLE, FIELD(rounds), 1, 1000, "medians of so many (7)"},
-    {"--probe", "N", BENCH_WHOLE, FIELD(probe), 16, 1 << 15,
-     "side of the measured product's matrices (8192; 1024 on the CPU)"},
+    {BENCH_PROBE(FIELD(probe))},
     {"--json", "FILE", BENCH_TEXT, FIELD(json), 0, 0, "write all figures there"},
 #undef FIELD
 };

@@ -31,10 +31,8 @@ static const struct bench_option option_table[] = {
 #define FIELD(field) offsetof(struct options, field)
     {"--name", "TEXT", BENCH_TEXT, FIELD(name), 0, 0,
      "of the machine (this machine, or the GPU's)"},
-    {"--device", "cuda|cpu|auto", BENCH_TEXT, FIELD(device), 0, 0,
-     "what computes; auto: a GPU if there is one (auto)"},
-    {"--threads", "N", BENCH_WHOLE, FIELD(threads), 1, 4096,
-     "of the CPU device (as OMP_NUM_THREADS)"},
+    {BENCH_DEVICE(FIELD(device))},
+    {BENCH_THREADS(FIELD(threads))},
     {"--rounds", "N", BENCH_WHOLE, FIELD(rounds), 1, 1000,
      "of which the fastest counts: others may take from the machine (9)"},
     {"--sizes", "N", BENCH_WHOLE, FIELD(sizes), 2, N_SIDES,

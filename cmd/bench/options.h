@@ -21,6 +21,16 @@ struct bench_option {
     const char *help;       /* what it is, and its default in parentheses */
 };
 
+/* Rows of several tables, but for the field's offset. */
+#define BENCH_DEVICE(field)                                                                        \
+    "--device", "cuda|cpu|auto", BENCH_TEXT, field, 0, 0,                                          \
+        "what computes; auto: a GPU if there is one (auto)"
+#define BENCH_THREADS(field)                                                                       \
+    "--threads", "N", BENCH_WHOLE, field, 1, 4096, "of the CPU device (as OMP_NUM_THREADS)"
+#define BENCH_PROBE(field)                                                                         \
+    "--probe", "N", BENCH_WHOLE, field, 16, 1 << 15,                                               \
+        "side of the measured product's matrices (8192; 1024 on the CPU)"
+
 struct bench_options {
     const char *benchmark; /* what messages begin with: "train" */
     const char *about;     /* what it does, for --help */

@@ -4,6 +4,10 @@
 
 #include <string.h>
 
+/* Prints the options of one subcommand, or of all the program. */
+typedef void options_printer(FILE *out, const struct manual *m, const char *command,
+                             const char *indent);
+
 /* The program's name as shell functions have it. */
 static void print_function(FILE *out, const struct manual *m)
 {
@@ -55,6 +59,18 @@ static bool has_commands(const struct manual *m)
     return false;
 }
 
+/* A case of the shell's for each subcommand: `begin`, its options, `end`. */
+static void print_cases(FILE *out, const struct manual *m, const char *indent, const char *begin,
+                        options_printer *print_options, const char *end)
+{
+    for (size_t i = 0; i < m->n; i++)
+        if (command_at(m, i)) {
+            fprintf(out, "%s%s)\n%s", indent, command_at(m, i), begin);
+            print_options(out, m, command_at(m, i), "        ");
+            fputs(end, out);
+        }
+}
+
 /* ---- bash ---- */
 
 static void print_choices(FILE *out, const char *value)
@@ -63,7 +79,6 @@ static void print_choices(FILE *out, const char *value)
         fputc(*value == '|' ? ' ' : *value, out);
 }
 
-/* The options of one subcommand, or of all the program. */
 static void print_bash_options(FILE *out, const struct manual *m, const char *command,
                                const char *indent)
 {
@@ -103,12 +118,7 @@ void manual_print_bash(const struct manual *m, FILE *out)
         fputs("    if [[ COMP_CWORD -eq 1 ]]; then\n        words='", out);
         print_commands(out, m);
         fputs("'\n    fi\n    case ${COMP_WORDS[1]} in\n", out);
-        for (size_t i = 0; i < m->n; i++)
-            if (command_at(m, i)) {
-                fprintf(out, "    %s)\n", command_at(m, i));
-                print_bash_options(out, m, command_at(m, i), "        ");
-                fputs("        ;;\n", out);
-            }
+        print_cases(out, m, "    ", "", print_bash_options, "        ;;\n");
         fputs("    esac\n", out);
     } else {
         print_bash_options(out, m, NULL, "    ");
@@ -175,11 +185,6 @@ void manual_print_zsh(const struct manual *m, FILE *out)
     fputs(
         "\n    return\nfi\nlocal command=$words[2]\nshift words\n((CURRENT--))\ncase $command in\n",
         out);
-    for (size_t i = 0; i < m->n; i++)
-        if (command_at(m, i)) {
-            fprintf(out, "%s)\n    _arguments", command_at(m, i));
-            print_zsh_options(out, m, command_at(m, i), "        ");
-            fputs("\n    ;;\n", out);
-        }
+    print_cases(out, m, "", "    _arguments", print_zsh_options, "\n    ;;\n");
     fputs("esac\n", out);
 }

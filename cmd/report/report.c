@@ -34,7 +34,7 @@ static bool read_log(struct report *r, int first_step, struct zf_error *err)
 {
     char *path = zf_format("%s/trainer_log.jsonl", r->run->config->output_dir), *text = NULL;
     size_t n;
-    bool ok = first_step == 0 || !file_exists(path) || file_read(path, &text, &n, err);
+    bool ok = first_step == 0 || file_read_if_any(path, &text, &n, err);
     for (char *line = text, *end; line && (end = strchr(line, '\n')); line = end + 1) {
         json_t *entry = json_loadb(line, (size_t)(end - line), 0, NULL);
         if (entry && json_integer_value(json_object_get(entry, "step")) <= first_step &&

@@ -62,13 +62,13 @@ struct attached {
 /* ---- NCCL ---- */
 
 /* Ends the program on all ranks. All ranks see the fault; the lowest of them says so, and takes the
- * others with it. */
+ * others with it: the next one leaves it two seconds, since a launcher may take one to end them. */
 static _Noreturn void nccl_failed(struct comm *c, const struct zf_error *err)
 {
     if (atomic_flag_test_and_set(&c->attached->failing))
         for (;;)
             pause(); /* the other thread is about to end the program */
-    usleep(200000u * (unsigned)(c->rank < 20 ? c->rank : 20));
+    sleep(2 * (unsigned)(c->rank < 10 ? c->rank : 10));
     /* MPI_Abort is not promised to work in the watching thread. If it does not, the signal ends
      * this rank, and the launcher the others. */
     alarm(10);

@@ -144,9 +144,9 @@ static size_t staged_bytes(const struct engine *e)
 
 size_t host_held(const struct engine *e)
 {
-    size_t counts = e->n_channels * sizeof *e->host.updates;
-    counts += notes_norms(e) ? 2 * e->n_channels * sizeof *e->host.norms : 0;
-    return state_bytes(e) + pinned_bytes(e) + staged_bytes(e) + counts;
+    const size_t norms = notes_norms(e) ? 2 * e->n_channels * sizeof *e->host.norms : 0;
+    return state_bytes(e) + pinned_bytes(e) + staged_bytes(e) +
+           e->n_channels * sizeof *e->host.updates + norms;
 }
 
 static bool allocate(struct engine *e, struct zf_error *err)

@@ -4,6 +4,7 @@
 
 . tests/e2e/lib/common.sh "$@"
 need mpirun
+export OMPI_MCA_odls_base_sigkill_timeout=0 # mpirun gives ranks that have ended with a fault no second to end
 
 glue=$scratch/glue tokenizer=$scratch/tokenizer model=$scratch/model config=$scratch/config.json
 out=$scratch/out

@@ -25,6 +25,11 @@ build() { # build FOLDER: what it prints is in $scratch/stdout and $scratch/stde
     ZF_BUILD_REPORT=2 bash "$scratch/scripts/build.sh" "$1" >"$scratch/stdout" 2>"$scratch/stderr"
 }
 
+# Three at once: they sleep most of the time.
+script -qec "bash $scratch/scripts/build.sh $scratch/t" "$scratch/terminal" </dev/null >"$scratch/script" 2>&1 &
+terminal=$!
+bash "$scratch/scripts/build.sh" "$scratch/h" -DZF_UNUSED=ON --no-warn-unused-cli -- half >"$scratch/half" 2>&1 &
+half=$!
 check "it builds" build "$scratch/b"
 cat "$scratch/stderr"
 printed=$(sed 's/^building: \([1-4]\) of 4 steps$/\1/' "$scratch/stderr" | tr -d '\n')
@@ -34,7 +39,7 @@ check "nothing on standard output" test ! -s "$scratch/stdout"
 check "again" build "$scratch/b"
 check "up to date: nothing" test ! -s "$scratch/stderr"
 
-check "on a terminal" script -qec "bash $scratch/scripts/build.sh $scratch/t" "$scratch/terminal" </dev/null
+check "on a terminal" wait "$terminal"
 check "on a terminal: one line, which goes" python3 - "$scratch/terminal" <<'END'
 import re, sys
 sent = open(sys.argv[1], newline="").read()
@@ -44,7 +49,7 @@ assert states[-1].strip() == "" and states[0] == "", states
 assert states[1:-1] == [f"building: {i} of 4 steps" for i in range(1, 5)], states
 END
 
-check "a target of its own" bash "$scratch/scripts/build.sh" "$scratch/h" -DZF_UNUSED=ON --no-warn-unused-cli -- half
+check "a target of its own" wait "$half"
 check "it alone is built" test -e "$scratch/h/step2" -a ! -e "$scratch/h/step3"
 
 echo 'echo "a fault of the compiler"; exit 1' >"$scratch/step.sh"

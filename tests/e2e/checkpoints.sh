@@ -4,6 +4,7 @@
 
 . tests/e2e/lib/common.sh "$@"
 need python3 mpirun
+export OMPI_MCA_odls_base_sigkill_timeout=0 # mpirun gives ranks that have ended with a fault no second to end
 
 zenflow=("$train" --config "$steady/zenflow.json" "${tiny[@]}")
 saving=("${zenflow[@]}" --max_steps 6 --save_strategy steps --save_steps 2)
@@ -63,17 +64,10 @@ check "$flips single bits" python3 tests/e2e/lib/bit_flips.py $flips $seed "$scr
 tail -n 3 "$scratch/check.log"
 check "and none: the checkpoint is as it was" sign check "$scratch/flips"
 
-# refused WHAT WORDS COMMAND...: status 1, one sentence that has WORDS, and no model.
-refused() {
-    local what=$1 words=$2 status=0
-    shift 2
+refused() { # refused WHAT WORDS COMMAND...
     rm -rf "$scratch/on"
-    "$@" >"$scratch/stdout" 2>"$scratch/stderr" || status=$?
-    grep '^zf-train: ' "$scratch/stderr" || true
-    check "$what: status 1" test "$status" = 1
-    check "$what: one sentence" test "$(grep -c '^zf-train: ' "$scratch/stderr")" = 1
-    check "$what: says '$words'" grep -q -- "^zf-train: .*$words" "$scratch/stderr"
-    check "$what: no model is written" test ! -e "$scratch/on/model.safetensors"
+    fails "$@"
+    check "$1: no model is written" test ! -e "$scratch/on/model.safetensors"
 }
 bad=$scratch/bad
 bad_copy() { # bad_copy FOLDER
@@ -152,7 +146,7 @@ check "a file is none of ours" test -f "$latest/checkpoint-1000"
 for step in 2 4; do
     printf x | dd of="$latest/checkpoint-$step/vocab.json" bs=1 seek=100 conv=notrunc 2>"$scratch/dd"
 done
-refused "all are broken" "none of its 3 checkpoint(s) is whole: .*checkpoint-6" "${zenflow[@]}" --max_steps 6 \
+refused "all are broken" "none of its 3 checkpoint.s. is whole: .*checkpoint-6" "${zenflow[@]}" --max_steps 6 \
     --output_dir "$latest" --resume_from_checkpoint latest
 chmod a-rwx "$latest"
 if [ "$(id -u)" -ne 0 ]; then

@@ -7,17 +7,6 @@
 need python3 gcc
 
 run=("$train" --config "$steady/zenflow.json" "${tiny[@]}" --max_steps 4)
-# fails WHAT WORDS COMMAND...: status 1, or $usage, and one sentence that has WORDS.
-usage=1
-fails() {
-    local what=$1 words=$2 status=0
-    shift 2
-    "$@" >"$scratch/stdout" 2>"$scratch/stderr" || status=$?
-    grep '^zf-' "$scratch/stderr" || true
-    check "$what: status $usage" test "$status" = "$usage"
-    check "$what: one sentence" test "$(grep -c '^zf-[a-z]*: ' "$scratch/stderr")" = 1
-    check "$what: says '$words'" grep -Eq -- "^zf-[a-z]*: .*($words)" "$scratch/stderr"
-}
 
 # Standard output.
 full() { # full COMMAND...: its standard output is a full disk
@@ -44,13 +33,11 @@ mkdir -p "$scratch/csv/name"
 ln -s /dev/full "$scratch/csv/name/Train_Samples_lr.csv"
 fails "a CSV file on a full disk" "Train_Samples_lr.csv: cannot be written: No space left" "${run[@]}" --csv_monitor.enabled \
     --csv_monitor.output_path "$scratch/csv" --csv_monitor.job_name name --output_dir "$scratch/monitored"
-usage=2
 for name in ../away /tmp/away a/../../away ..; do
-    fails "csv_monitor.job_name $name" "csv_monitor.job_name is .*within csv_monitor.output_path" "${run[@]}" \
+    expected=2 fails "csv_monitor.job_name $name" "csv_monitor.job_name is .*within csv_monitor.output_path" "${run[@]}" \
         --csv_monitor.enabled --csv_monitor.output_path "$scratch/csv" --csv_monitor.job_name "$name" \
         --output_dir "$scratch/monitored"
 done
-usage=1
 
 # A limit on the size of files: of the optimizer's alone, then of the model's too.
 limited() { # limited KIB COMMAND...

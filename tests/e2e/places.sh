@@ -13,7 +13,6 @@ END
 deep=("${tiny[@]}" --config_name "$scratch/deep" --max_steps 8 --eval_strategy steps --eval_steps 3)
 there=(--zero_optimization.stage 3 --zero_optimization.offload_param.device cpu
     --zero_optimization.offload_param.buffer_count 2)
-saving=(--save_strategy steps --save_steps 3)
 zenflow=("$train" --config "$steady/zenflow.json" "${deep[@]}")
 
 same() { # same WHAT FOLDER FOLDER: models, and what was logged on the way
@@ -23,16 +22,16 @@ same() { # same WHAT FOLDER FOLDER: models, and what was logged on the way
 }
 
 n=0
-for options in "" "--zero_optimization.zenflow.accumulate host" "--zero_optimization.zenflow.offload" \
+for options in "--save_strategy steps --save_steps 3" "--zero_optimization.zenflow.accumulate host" "--zero_optimization.zenflow.offload" \
     "--bf16.enabled" "--per_device_train_batch_size 5 --gradient_accumulation_steps 3 --train_batch_size 15" \
     "--per_device_train_batch_size 5 --gradient_accumulation_steps 3 --train_batch_size 15
      --gradient_checkpointing --zero_optimization.zenflow.accumulate host"; do
     here=$scratch/here-$n away=$scratch/away-$n
     # shellcheck disable=SC2206
     set=($options)
-    check "${options:-zenflow}: on the device" "${zenflow[@]}" "${set[@]}" --output_dir "$here"
-    check "${options:-zenflow}: on the host" "${zenflow[@]}" "${set[@]}" "${there[@]}" --output_dir "$away"
-    same "${options:-zenflow}" "$here" "$away"
+    check "$options: on the device" "${zenflow[@]}" "${set[@]}" --output_dir "$here"
+    check "$options: on the host" "${zenflow[@]}" "${set[@]}" "${there[@]}" --output_dir "$away"
+    same "$options" "$here" "$away"
     n=$((n + 1))
 done
 offload=("$train" --config configs/zero_offload.json "${deep[@]}")
@@ -42,18 +41,15 @@ same "ZeRO-Offload" "$scratch/offload" "$scratch/offload-away"
 
 # A checkpoint says nothing of places.
 whole=$scratch/here-0
-check "saves, on the device" "${zenflow[@]}" "${saving[@]}" --output_dir "$scratch/from-here"
-check "saves, on the host" "${zenflow[@]}" "${saving[@]}" "${there[@]}" --output_dir "$scratch/from-away"
-same "saving" "$whole" "$scratch/from-away"
 for step in 3 6; do
     for file in model optimizer-00001-of-00001; do
-        check "checkpoint-$step: the same $file" cmp "$scratch/from-here/checkpoint-$step/$file.safetensors" \
-            "$scratch/from-away/checkpoint-$step/$file.safetensors"
+        check "checkpoint-$step: the same $file" cmp "$whole/checkpoint-$step/$file.safetensors" \
+            "$scratch/away-0/checkpoint-$step/$file.safetensors"
     done
     check "from the device to the host" "${zenflow[@]}" "${there[@]}" --output_dir "$scratch/to-away-$step" \
-        --resume_from_checkpoint "$scratch/from-here/checkpoint-$step"
+        --resume_from_checkpoint "$whole/checkpoint-$step"
     check "from the host to the device" "${zenflow[@]}" --output_dir "$scratch/to-here-$step" \
-        --resume_from_checkpoint "$scratch/from-away/checkpoint-$step"
+        --resume_from_checkpoint "$scratch/away-0/checkpoint-$step"
     check "to the host: the same model" cmp "$whole/model.safetensors" "$scratch/to-away-$step/model.safetensors"
     check "to the device: the same model" cmp "$whole/model.safetensors" "$scratch/to-here-$step/model.safetensors"
 done

@@ -151,7 +151,7 @@ done
 figures() { # figures NAME COMMAND...: its traffic and memory
     local name=$1
     shift
-    "$@" --preset gpt --seqs 2 --length 12 --steps 8 --warm-up 8 --probe 64 --bf16 --method "$method" \
+    "$@" --preset gpt --seqs 2 --length 12 --steps "$steps" --warm-up "$steps" --probe 64 --bf16 --method "$method" \
         --topk_ratio "$topk" --accumulate "$accumulate" "${places[@]}" --json "$scratch/$name.json" >/dev/null &&
         python3 -c '
 import json, sys
@@ -196,7 +196,7 @@ assert plan["bytes_moved"] > 1e7 and plan["worst_seconds"] <= 1.1 * plan["median
 }
 check "a choice makes no step longer, windows on the device" steady --accumulate device
 check "on the host" steady --accumulate host
-places=()
+places=() steps=8
 # With several ranks it is chance which of them owns the important channels: there are none then.
 for method_of in "offload 0.05 device" "staggered 0.05 device" "staggered 0.05 host"; do
     read -r method topk accumulate <<<"$method_of"
@@ -216,7 +216,7 @@ check "traffic and memory of two ranks, resident, with --stage 3" as_planned 2
 places=()
 if [ -x "$emulated" ]; then
     export ZF_EMULATOR_DEVICES=2
-    method=staggered topk=0 accumulate=device
+    method=staggered topk=0 accumulate=device steps=4
     for n in 1 2; do
         check "traffic and memory of $n emulated GPU(s)" as_planned $n gpu "$emulated" cuda
     done

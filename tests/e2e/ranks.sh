@@ -4,6 +4,7 @@
 
 . tests/e2e/lib/common.sh "$@"
 need python3 mpirun
+unset OMPI_MCA_mpi_yield_when_idle OMPI_MCA_pml # as a user runs it
 
 for engine in adamw zero_offload zenflow; do
     others=(2 4)

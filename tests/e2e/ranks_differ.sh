@@ -4,6 +4,7 @@
 
 . tests/e2e/lib/common.sh "$@"
 need mpirun
+export OMPI_MCA_odls_base_sigkill_timeout=0 # mpirun gives ranks that have ended with a fault no second to end
 
 job=""
 trap 'if [ -n "$job" ]; then kill -9 "$job" 2>/dev/null || true; fi; rm -rf "$scratch"' EXIT

@@ -42,16 +42,10 @@ check "the next one waited" grep -q '^checkpoint 8 waits: checkpoint 4 is not on
 check "for which training stopped" log_of "$scratch/slow" 'entries[at["checkpoint-8"]]["save_seconds"] > 1'
 check "the same bytes" same "$scratch/whole" "$scratch/slow"
 
-# The disk is full when a file is to be flushed. fails WHAT WORDS COMMAND...: status 1, and one sentence that has WORDS.
-fails() {
-    local what=$1 words=$2 status=0
-    shift 2
-    "$@" >"$scratch/stdout" 2>"$scratch/stderr" || status=$?
-    grep '^zf-train: ' "$scratch/stderr" || true
-    check "$what: status 1" test "$status" = 1
-    check "$what: one sentence" test "$(grep -c '^zf-train: ' "$scratch/stderr")" = 1
-    check "$what: says '$words'" grep -Eq -- "^zf-train: $words" "$scratch/stderr"
-    check "$what: nothing half-written" test -z "$(find "$out" -name '*tmp*')"
+# The disk is full when a file is to be flushed.
+is_full() { # is_full WHAT WORDS COMMAND...
+    fails "$@"
+    check "$1: nothing half-written" test -z "$(find "$out" -name '*tmp*')"
 }
 goes_on() { # goes_on COMMAND...: with room again, to the same model
     check "with room again" "$@" --save_steps 4 --output_dir "$out"
@@ -61,7 +55,7 @@ full="cannot be written: No space left on device"
 model=$scratch/whole/model.safetensors
 out=$scratch/full
 file=$out/tmp-checkpoint-4/model.safetensors
-fails "a file of the second checkpoint" "$file: $full" slow 0 "$file" ENOSPC "${saving[@]}" --save_steps 2 \
+is_full "a file of the second checkpoint" "$file: $full" slow 0 "$file" ENOSPC "${saving[@]}" --save_steps 2 \
     --save_total_limit 1 --output_dir "$out"
 check "the first one stays, alone" test "$(cd "$out" && echo *checkpoint*)" = checkpoint-2
 check "no model is written" test ! -e "$out/model.safetensors"
@@ -71,7 +65,7 @@ steps=5
 for step in $steps; do # noticed when all steps are done
     out=$scratch/late-$step
     file=$out/tmp-checkpoint-$step/model.safetensors
-    fails "checkpoint $step, at the end" "the model is written, but $file: $full" slow 2 "$file" ENOSPC "${saving[@]}" \
+    is_full "checkpoint $step, at the end" "the model is written, but $file: $full" slow 2 "$file" ENOSPC "${saving[@]}" \
         --save_steps $step --output_dir "$out"
     check "the model" cmp "$model" "$out/model.safetensors"
 done
@@ -82,7 +76,7 @@ check "two ranks" "${pair[@]}" --save_steps 4 --output_dir "$scratch/pair"
 model=$scratch/pair/model.safetensors
 out=$scratch/pair-full
 file=$out/tmp-checkpoint-4/optimizer-00002-of-00002.safetensors
-fails "the second rank's file" "$file: $full" slow 0 "$file" ENOSPC "${pair[@]}" --save_steps 2 --output_dir "$out"
+is_full "the second rank's file" "$file: $full" slow 0 "$file" ENOSPC "${pair[@]}" --save_steps 2 --output_dir "$out"
 check "the first one stays" test "$(cd "$out" && echo *checkpoint*)" = checkpoint-2
 goes_on "${pair[@]}"
 
@@ -112,13 +106,13 @@ check "training went on" log_of "$scratch/pair-slow" '
 
 model=$scratch/whole/model.safetensors
 out=$scratch/folder
-fails "its folder, with the manifest" "$out/tmp-checkpoint-4: $full" slow 0 "$out/tmp-checkpoint-4" ENOSPC "${saving[@]}" \
+is_full "its folder, with the manifest" "$out/tmp-checkpoint-4: $full" slow 0 "$out/tmp-checkpoint-4" ENOSPC "${saving[@]}" \
     --save_steps 2 --output_dir "$out"
 check "the first one stays" test "$(cd "$out" && echo *checkpoint*)" = checkpoint-2
 goes_on "${saving[@]}"
 out=$scratch/lost
 file=$out/tmp-checkpoint-5/model.safetensors
-fails "the best one, at the end" "the model is written, but $file: $full" slow 2 "$file" ENOSPC "${saving[@]}" \
+is_full "the best one, at the end" "the model is written, but $file: $full" slow 2 "$file" ENOSPC "${saving[@]}" \
     --save_steps 5 --load_best_model_at_end --eval_strategy steps --eval_steps 5 --output_dir "$out"
 check "the last step's model instead" cmp "$model" "$out/model.safetensors"
 

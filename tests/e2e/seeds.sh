@@ -31,7 +31,7 @@ for program in test_cuda_device_emulated test_cuda_rows_emulated test_cuda_comm_
 done
 if command -v mpirun >/dev/null; then
     check "ranks" env ZF_SEED=random ZF_EMULATOR_DEVICES=2 mpirun -n 2 --oversubscribe --bind-to none \
-        "$programs/zenflow_invariants_emulated" non_finite cuda
+        "$programs/zenflow_invariants_emulated" launches cuda
     check "ranks: they have one seed" test "$(grep -c '^seed ' "$scratch/check.log")" = 1
 fi
 finish

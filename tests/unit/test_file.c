@@ -74,6 +74,21 @@ static void says_why_it_failed(void **state)
     assert_false(file_exists(in_directory("large")));
 }
 
+static void reads_what_may_not_be_there(void **state)
+{
+    (void)state;
+    struct zf_error err;
+    char *text;
+    size_t n;
+    assert_works(file_read_if_any(in_directory("absent"), &text, &n, &err), err);
+    assert_null(text);
+    assert_int_equal(n, 0);
+    write_text("present", "words");
+    assert_works(file_read_if_any(in_directory("present"), &text, &n, &err), err);
+    assert_string_equal(text, "words");
+    free(text);
+}
+
 static void waits_for_no_pipe(void **state)
 {
     (void)state;
@@ -197,6 +212,7 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(follows_no_link),
         cmocka_unit_test(says_why_it_failed),
+        cmocka_unit_test(reads_what_may_not_be_there),
         cmocka_unit_test(waits_for_no_pipe),
         cmocka_unit_test(takes_another_place),
         cmocka_unit_test(batches),

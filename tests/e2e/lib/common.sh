@@ -49,6 +49,18 @@ check() { # check WHAT COMMAND...: the command succeeds
     fi
 }
 
+# fails WHAT WORDS COMMAND...: status 1, or $expected, and one sentence, in which the pattern WORDS is found. What it
+# printed is then in $scratch/stdout and $scratch/stderr.
+fails() {
+    local what=$1 words=$2 status=0 expected=${expected:-1}
+    shift 2
+    "$@" >"$scratch/stdout" 2>"$scratch/stderr" || status=$?
+    grep '^zf-[a-z]*: ' "$scratch/stderr" || true
+    check "$what: status $expected" test "$status" = "$expected"
+    check "$what: one sentence" test "$(grep -c '^zf-[a-z]*: ' "$scratch/stderr")" = 1
+    check "$what: says '$words'" grep -Eq -- "^zf-[a-z]*: .*($words)" "$scratch/stderr"
+}
+
 finish() {
     [ "$failures" = 0 ] || echo "$failures checks failed"
     exit $((failures > 0))

@@ -510,6 +510,14 @@ static int n_places(void)
     return comm_size(world) > 1 ? all : all - 3;
 }
 
+/* Several ranks, and the emulator, take longer: where people wait for it, a problem tries every
+ * third place, and the next problem others. */
+static bool tries_place(unsigned seed, int i)
+{
+    const bool is_slow = comm_size(world) > 1 || on_cuda();
+    return !is_slow || in_long_ring() || ((unsigned)i + seed) % 3 == 0;
+}
+
 /* The workers of every second problem are late. */
 static void create_in(struct problem *p, unsigned seed, struct engine_config c,
                       const struct places *places)
@@ -552,6 +560,8 @@ static void assert_places_agree(unsigned seed, struct engine_config c, const cha
     run(&base, 0, 30);
     problem_finish(&base);
     for (int i = 0; i < n_places(); i++) {
+        if (!tries_place(seed, i))
+            continue;
         struct problem p, resumed;
         const int n = 7 + (int)seed % 9;
         create_in(&p, seed, c, &all_places[i]);
@@ -617,6 +627,8 @@ static void M5(void **state)
         problem_create(&base, seed, world, &c);
         char *expected = run_unwatched(&base, true);
         for (int i = 0; i < n_places(); i++) {
+            if (!tries_place(seed, i))
+                continue;
             struct problem p;
             create_in(&p, seed, c, &all_places[i]);
             char *seen = run_unwatched(&p, false);
@@ -739,7 +751,7 @@ static size_t save_problem(struct problem *p, unsigned seed, int n, const char *
 static void hostile_checkpoints(void **state)
 {
     (void)state;
-    const int problems = 20, changes = in_long_ring() ? 500 : (int)test_repeats(120);
+    const int problems = 20, changes = in_long_ring() ? 500 : (int)test_repeats(60);
     char *folder = shared_folder();
     char *path = zf_format("%s/optimizer-00001-of-00001.safetensors", folder);
     int refused = 0;
@@ -1103,7 +1115,7 @@ static void fp32_masters(void **state)
 static void non_finite(void **state)
 {
     (void)state;
-    for (unsigned seed = 0; seed < 10; seed++) {
+    for (unsigned seed = 0; seed < cases(10); seed++) {
         struct engine_config c = problem_random_config(500 + seed);
         struct problem p, clean;
         c.params_divided = c.values_follow = seed % 3 == 0;
@@ -1397,7 +1409,7 @@ static void auto_keeps_up(void **state)
     (void)state;
     const enum engine_interval_rule rule = ENGINE_INTERVAL_DEEPSPEED;
     int timed;
-    assert_int_equal(auto_beside(rule, 0.4, 0, 0.6f, 3, &timed), ENGINE_MAX_INTERVAL);
+    assert_int_equal(auto_beside(rule, 0.2, 0, 0.6f, 3, &timed), ENGINE_MAX_INTERVAL);
     assert_int_equal(auto_beside(rule, 0, 0.1, 0.6f, 3, &timed), 2);
     assert_int_equal(auto_beside(rule, 0, 0.1, 1, 1, &timed), 4);
     assert_int_equal(auto_beside(rule, 0, 0.1, 1, 2, &timed), 2);
@@ -1411,8 +1423,8 @@ static void keep_up(void **state)
     int timed;
     assert_int_equal(auto_beside(rule, 0, 0.05, 0, 8, &timed), 4);
     assert_int_equal(auto_beside(rule, 0, 0.05, 0, 9, &timed), 1);
-    assert_int_equal(auto_beside(rule, 0.2, 0, 1, 9, &timed), ENGINE_MAX_INTERVAL);
-    assert_int_equal(auto_beside(rule, 0, 0.05, 0, 80, &timed), 1);
+    assert_int_equal(auto_beside(rule, 0.1, 0, 1, 9, &timed), ENGINE_MAX_INTERVAL);
+    assert_int_equal(auto_beside(rule, 0, 0.05, 0, 40, &timed), 1);
     assert_int_equal(timed, 8);
 }
 
