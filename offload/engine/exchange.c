@@ -75,12 +75,16 @@ static size_t ring_elements(const struct engine *e, int interval, int lag)
 }
 
 /* Of the schedules that may come: warm-up rounds are windows of one step, all channels at once;
- * update_interval "auto" and "keep_up" may choose any windows that are not shorter than the lag. */
+ * update_interval "auto" and "keep_up" may choose any windows that are not shorter than the lag.
+ * Staggered ones that are longer than groups in flight take less the longer they are. */
 static size_t most_elements(const struct engine *e)
 {
     const int lag = e->config.apply_lag, first = lag > 1 ? lag : 1;
     const int from = e->config.update_interval ? e->config.update_interval : first;
-    const int to = e->config.update_interval ? from : ENGINE_MAX_INTERVAL;
+    const int longest = e->config.update_interval ? from
+                        : e->config.stagger       ? first + 2
+                                                  : ENGINE_MAX_INTERVAL;
+    const int to = longest < ENGINE_MAX_INTERVAL ? longest : ENGINE_MAX_INTERVAL;
     size_t most = e->config.full_warm_up_rounds > 0 ? ring_elements(e, 1, 0) : 0;
     for (int interval = from; interval <= to; interval++) {
         const size_t n = ring_elements(e, interval, lag);
