@@ -25,9 +25,10 @@ static bool need_column(const struct table *t, const char *name, const char *key
                              told ? "; conversations and instructions are for task_name lm" : "");
 }
 
+/* A column without a name is pandas' index, or what a comma at the end of all rows makes. */
 static bool may_be_text(const struct own_columns *c, const char *name)
 {
-    return strcasecmp(name, "id") != 0 && strcasecmp(name, "idx") != 0 &&
+    return *name && strcasecmp(name, "id") != 0 && strcasecmp(name, "idx") != 0 &&
            strcasecmp(name, "index") != 0 && !(c->label && strcmp(name, c->label) == 0);
 }
 

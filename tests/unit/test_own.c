@@ -158,6 +158,7 @@ static void guesses_columns_as_run_glue(void **state)
     assert_columns("premise,hypothesis,label", none, "premise", "hypothesis");
     assert_columns("label,premise,idx,hypothesis,x", none, "premise", "hypothesis");
     assert_columns("id,sentence2,sentence1,label", none, "sentence1", "sentence2");
+    assert_columns(",text,label,", none, "text", NULL);
     assert_columns("id,source,sentence,label", none, "sentence", NULL);
     assert_columns("premise,hypothesis,label", (struct own_columns){.text = "hypothesis"},
                    "hypothesis", NULL);
