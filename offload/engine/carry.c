@@ -191,6 +191,15 @@ static void await_commits(struct engine *e, const struct carried_piece *p)
 
 /* ---- crossing ---- */
 
+/* Of state, without what lies between its rows. */
+static size_t state_bytes(const struct engine *e, const struct carried_piece *p)
+{
+    size_t elements = 0;
+    for (int i = 0; i < p->n; i++)
+        elements += 3 * (size_t)e->matrices[p->rows[i].matrix].cols;
+    return sizeof(float) * elements;
+}
+
 static void cross(struct engine *e, struct carried_side *side, struct carried_piece *p, bool up)
 {
     struct device *d = e->device;
@@ -208,7 +217,7 @@ static void cross(struct engine *e, struct carried_side *side, struct carried_pi
     d->row_ops->carry_rows(s, &e->batches.all, &carried, up);
     if (!up && side->device)
         d->copy(s, p->state, side->device, bytes);
-    trace_end(e->config.trace, TRACE_STATE, bytes);
+    trace_end(e->config.trace, TRACE_STATE, state_bytes(e, p));
     d->event_record(p->passed, s);
 }
 

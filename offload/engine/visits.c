@@ -108,6 +108,11 @@ static float *device_berth(const struct engine *e, int visit)
     return e->visits.arrays.master + (size_t)(visit % VISIT_BERTHS) * 3 * e->visits.berth;
 }
 
+static size_t state_bytes(const struct engine *e, int visit)
+{
+    return 3 * sizeof(float) * e->visits.list[visit].elements;
+}
+
 /* From its first master to its last v. */
 static size_t copied_bytes(const struct engine *e, int visit)
 {
@@ -121,7 +126,7 @@ static void copy_on_host(struct engine *e, int visit, bool to_host)
     const int first = v->list[visit].first, end = visits_end(e, visit);
     float *pinned = e->visits.pinned;
     if (e->device->plan) {
-        plan_host_copies(e->device->plan, 3 * sizeof(float) * v->list[visit].elements);
+        plan_host_copies(e->device->plan, state_bytes(e, visit));
         return;
     }
 #pragma omp parallel for schedule(static) if (v->list[visit].elements > PARALLEL_ELEMENTS)
@@ -147,28 +152,26 @@ void visits_come(struct engine *e, int visit, struct step_report *report)
 {
     struct device *d = e->device;
     struct stream *s = e->streams.carrying;
-    const size_t bytes = copied_bytes(e, visit);
     if (visit >= VISIT_BERTHS)
         land(e, visit - VISIT_BERTHS);
     copy_on_host(e, visit, false);
     trace_begin(e->config.trace, TRACE_STATE, "state, to the device");
-    d->copy(s, device_berth(e, visit), pinned_berth(e, visit), bytes);
-    trace_end(e->config.trace, TRACE_STATE, bytes);
+    d->copy(s, device_berth(e, visit), pinned_berth(e, visit), copied_bytes(e, visit));
+    trace_end(e->config.trace, TRACE_STATE, state_bytes(e, visit));
     streams_follow(e, d->compute, s);
-    report->bytes_moved += 3 * sizeof(float) * e->visits.list[visit].elements;
+    report->bytes_moved += state_bytes(e, visit);
 }
 
 void visits_leave(struct engine *e, int visit, struct step_report *report)
 {
     struct device *d = e->device;
     struct stream *s = e->streams.down;
-    const size_t bytes = copied_bytes(e, visit);
     streams_follow(e, s, d->compute);
     trace_begin(e->config.trace, TRACE_LINK_DOWN, "state, to the host");
-    d->copy(s, pinned_berth(e, visit), device_berth(e, visit), bytes);
-    trace_end(e->config.trace, TRACE_LINK_DOWN, bytes);
+    d->copy(s, pinned_berth(e, visit), device_berth(e, visit), copied_bytes(e, visit));
+    trace_end(e->config.trace, TRACE_LINK_DOWN, state_bytes(e, visit));
     d->event_record(e->visits.left[visit % VISIT_BERTHS], s);
-    report->bytes_moved += 3 * sizeof(float) * e->visits.list[visit].elements;
+    report->bytes_moved += state_bytes(e, visit);
 }
 
 void visits_land(struct engine *e)
