@@ -3,8 +3,8 @@
 # GPU its tests run emulated.
 #
 #   bash scripts/test.sh         full: what a change must pass. Everything optimised, what sanitizers can
-#                                find with them, fuzzers for some seconds. On two cores a quarter of an hour
-#                                and the builds, which take five minutes.
+#                                find with them, fuzzers for some seconds. On two cores under ten minutes
+#                                and the builds, which take five.
 #   bash scripts/test.sh fast    one room at a time, formats, rooms; optimised. Under a minute and the build.
 #   bash scripts/test.sh long    everything: more repetitions, sanitizers over all tests, fuzzers for
 #                                a minute each, and all with fresh seeds, which a test that fails names. Hours.
