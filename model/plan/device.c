@@ -17,12 +17,17 @@ static struct plan *the_plan;
 
 static void *allocate(size_t bytes)
 {
-    return plan_take(the_plan, bytes, true);
+    return plan_take(the_plan, bytes, true, false);
 }
 
 static void *allocate_host(size_t bytes)
 {
-    return plan_take(the_plan, bytes, false);
+    return plan_take(the_plan, bytes, false, false);
+}
+
+static void *allocate_host_later(size_t bytes)
+{
+    return plan_take(the_plan, bytes, false, true);
 }
 
 static void give_back(void *memory)
@@ -134,7 +139,7 @@ static void stream_call(struct stream *s, void (*function)(void *), void *argume
 /* Whether it may hold what controls the run, and not the model. */
 static bool holds_bytes(const struct allocation *a)
 {
-    return !a || a->bytes <= COPY_LIMIT;
+    return !a || (!a->of_model && a->bytes <= COPY_LIMIT);
 }
 
 static void copy(struct stream *s, void *dst, const void *src, size_t bytes)
@@ -195,7 +200,7 @@ static void describe(struct plan *p)
         .release = give_back,
         .free_bytes = free_bytes,
         .allocate_host = allocate_host,
-        .allocate_host_later = allocate_host,
+        .allocate_host_later = allocate_host_later,
         .release_host = give_back,
         .stream_create = stream_create,
         .stream_destroy = stream_destroy,

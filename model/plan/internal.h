@@ -33,6 +33,7 @@ struct allocation {
     char *memory;
     size_t bytes;
     bool on_device;
+    bool of_model; /* copies to and from it are counted alone */
     bool mapped;
 };
 
@@ -62,7 +63,7 @@ extern const struct row_ops plan_row_ops;
 
 /* Larger arrays are reserved, not allocated. */
 #define PLAN_MAP_LIMIT ((size_t)1 << 20)
-void *plan_take(struct plan *p, size_t bytes, bool on_device);
+void *plan_take(struct plan *p, size_t bytes, bool on_device, bool of_model);
 void plan_give_back(struct plan *p, void *memory);
 /* What lies at this address; NULL: none of the plan's. */
 const struct allocation *plan_find(const struct plan *p, const void *memory);

@@ -7,10 +7,12 @@
 #include <stdlib.h>
 #include <sys/mman.h>
 
-void *plan_take(struct plan *p, size_t bytes, bool on_device)
+void *plan_take(struct plan *p, size_t bytes, bool on_device, bool of_model)
 {
-    struct allocation a = {
-        .bytes = bytes, .on_device = on_device, .mapped = bytes > PLAN_MAP_LIMIT};
+    struct allocation a = {.bytes = bytes,
+                           .on_device = on_device,
+                           .of_model = of_model,
+                           .mapped = bytes > PLAN_MAP_LIMIT};
     if (a.mapped)
         a.memory = mmap(NULL, bytes, PROT_READ | PROT_WRITE,
                         MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);

@@ -7,9 +7,9 @@
  * for each row. Nothing is ever not finite.
  *
  * Arrays are reserved, not taken; no operator touches one of the model's size. Copies between
- * arrays of COPY_LIMIT bytes and less are made, as they are asked for, so that what controls the
- * run is real. While the device exists, data/clock.h tells its time. Other ranks are as far as this
- * one. */
+ * arrays of COPY_LIMIT bytes and less, none of them one that is pinned later, are made, as they are
+ * asked for, so that what controls the run is real. While the device exists, data/clock.h tells its
+ * time. Other ranks are as far as this one. */
 #ifndef ZF_MODEL_PLAN_PLAN_H
 #define ZF_MODEL_PLAN_PLAN_H
 

@@ -48,7 +48,7 @@ void visits_place(struct engine *e)
     if (is_measuring(e))
         return;
     v->arrays = (struct state_arrays){memory, memory + v->berth, memory + 2 * v->berth};
-    v->pinned = e->device->allocate_host(VISIT_BERTHS * 3 * v->berth * sizeof(float));
+    v->pinned = e->device->allocate_host_later(VISIT_BERTHS * 3 * v->berth * sizeof(float));
     for (int i = 0; i < VISIT_BERTHS; i++)
         v->left[i] = e->device->event_create();
 }
