@@ -25,7 +25,7 @@ plan() { # plan TITLE OPTION...
     local title=$1
     shift
     printf '\n==== %s\n$ zf-bench train %s\n' "$title" "${*//$folder\//}"
-    "$bench" train "$@" | tail -n +7
+    "$bench" train "$@" | sed -n '/ms\/step/,$p'
 }
 
 printf 'SIMULATED: nothing here was measured. %s, commit %s\n$ bash tests/bench/plans.sh BUILD\n' \
@@ -126,7 +126,7 @@ row() { # row NAME OPTION...: the table's line alone
         --dropout 0 "${@:2}" | sed -n 's/^ZenFlow, staggered//p'
 }
 printf '\n==== What each place costs: without a new choice, whether it fits or not\n%34s' ""
-"$bench" train --plan h100 --preset gpt --method staggered --steps 1 --warm-up 1 | sed -n '7s/^ \{19\}//p'
+"$bench" train --plan h100 --preset gpt --method staggered --steps 1 --warm-up 1 | sed -n '/ms\/step/s/^ \{19\}//p'
 for of in "h100 gpt-6.7b 4" "h100 gpt-6.7b 16" "rtx-4090 gpt2-xl 16"; do
     read -r machine preset seqs <<<"$of"
     model=(--plan "$machine" --preset "$preset")
