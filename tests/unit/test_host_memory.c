@@ -2,21 +2,9 @@
 #include "tests/folder.h"
 #include "tests/testing.h"
 
-#include "data/alloc.h"
 #include "offload/host/memory.h"
 
 #include <unistd.h>
-
-static void write_text(const char *path, const char *text)
-{
-    struct zf_error err;
-    char *file = zf_format("%s%s", folder, path), *above = zf_strdup(file);
-    *strrchr(above, '/') = 0;
-    assert_works(file_make_directory(above, &err), err);
-    assert_works(file_write(file, text, strlen(text), &err), err);
-    free(above);
-    free(file);
-}
 
 static void assert_limit(size_t bytes)
 {
@@ -29,23 +17,23 @@ static void groups_limit_the_machine(void **state)
     const size_t machine = (size_t)sysconf(_SC_PHYS_PAGES) * (size_t)sysconf(_SC_PAGESIZE);
     assert_limit(machine); /* nothing is told */
     assert_true(host_memory_limit("") > 0 && host_memory_limit("") <= machine);
-    write_text("/proc/self/cgroup", "0::/slurm/job_7/step_0\n");
+    folder_write("/proc/self/cgroup", "0::/slurm/job_7/step_0\n");
     assert_limit(machine);
-    write_text("/sys/fs/cgroup/slurm/job_7/memory.max", "max\n");
+    folder_write("/sys/fs/cgroup/slurm/job_7/memory.max", "max\n");
     assert_limit(machine);
-    write_text("/sys/fs/cgroup/slurm/memory.max", "8000000\n"); /* an outer group's */
+    folder_write("/sys/fs/cgroup/slurm/memory.max", "8000000\n"); /* an outer group's */
     assert_limit(8000000);
-    write_text("/sys/fs/cgroup/slurm/job_7/step_0/memory.max", "6000000\n");
+    folder_write("/sys/fs/cgroup/slurm/job_7/step_0/memory.max", "6000000\n");
     assert_limit(6000000);
-    write_text("/sys/fs/cgroup/slurm/job_7/memory.max", "9000000\n");
+    folder_write("/sys/fs/cgroup/slurm/job_7/memory.max", "9000000\n");
     assert_limit(6000000);
-    write_text("/sys/fs/cgroup/memory.max", "5000000\n"); /* a container's own */
+    folder_write("/sys/fs/cgroup/memory.max", "5000000\n"); /* a container's own */
     assert_limit(5000000);
-    write_text("/proc/self/cgroup", "4:cpu,memory:/x\n3:memory:/job\nnothing\n1:cpu:/slurm\n");
+    folder_write("/proc/self/cgroup", "4:cpu,memory:/x\n3:memory:/job\nnothing\n1:cpu:/slurm\n");
     assert_limit(machine);
-    write_text("/sys/fs/cgroup/memory/job/memory.limit_in_bytes", "9223372036854771712\n");
+    folder_write("/sys/fs/cgroup/memory/job/memory.limit_in_bytes", "9223372036854771712\n");
     assert_limit(machine);
-    write_text("/sys/fs/cgroup/memory/memory.limit_in_bytes", "7000000\n");
+    folder_write("/sys/fs/cgroup/memory/memory.limit_in_bytes", "7000000\n");
     assert_limit(7000000);
 }
 

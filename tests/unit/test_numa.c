@@ -10,32 +10,21 @@
 #include <sys/syscall.h>
 #include <unistd.h>
 
-static void write_text(const char *path, const char *text)
-{
-    struct zf_error err;
-    char *file = zf_format("%s%s", folder, path), *above = zf_strdup(file);
-    *strrchr(above, '/') = 0;
-    assert_works(file_make_directory(above, &err), err);
-    assert_works(file_write(file, text, strlen(text), &err), err);
-    free(above);
-    free(file);
-}
-
 static void devices_have_nodes(void **state)
 {
     (void)state;
     assert_int_equal(numa_node_of_pci(folder, "0000:3B:00.0"), -1); /* nothing is told */
-    write_text("/sys/bus/pci/devices/0000:3b:00.0/numa_node", "1\n");
-    write_text("/sys/bus/pci/devices/0000:af:00.0/numa_node", "3\n");
-    write_text("/sys/bus/pci/devices/0000:00:02.0/numa_node", "-1\n");
-    write_text("/sys/devices/system/node/has_memory", "1\n"); /* one node is all there is */
+    folder_write("/sys/bus/pci/devices/0000:3b:00.0/numa_node", "1\n");
+    folder_write("/sys/bus/pci/devices/0000:af:00.0/numa_node", "3\n");
+    folder_write("/sys/bus/pci/devices/0000:00:02.0/numa_node", "-1\n");
+    folder_write("/sys/devices/system/node/has_memory", "1\n"); /* one node is all there is */
     assert_int_equal(numa_node_of_pci(folder, "0000:3B:00.0"), -1);
-    write_text("/sys/devices/system/node/has_memory", "0-1\n");
+    folder_write("/sys/devices/system/node/has_memory", "0-1\n");
     assert_int_equal(numa_node_of_pci(folder, "0000:3B:00.0"), 1);
     assert_int_equal(numa_node_of_pci(folder, "0000:3b:00.0"), 1);
     assert_int_equal(numa_node_of_pci(folder, "0000:00:02.0"), -1);
     assert_int_equal(numa_node_of_pci(folder, "0000:af:00.0"), -1); /* a node without memory */
-    write_text("/sys/devices/system/node/has_memory", "0,2-3\n");
+    folder_write("/sys/devices/system/node/has_memory", "0,2-3\n");
     assert_int_equal(numa_node_of_pci(folder, "0000:af:00.0"), 3);
     assert_int_equal(numa_node_of_pci(folder, "0000:3b:00.0"), -1);
 }
@@ -43,9 +32,9 @@ static void devices_have_nodes(void **state)
 static void nodes_have_cpus(void **state)
 {
     (void)state;
-    write_text("/sys/devices/system/node/node0/cpulist", "0-3,8-11\n");
-    write_text("/sys/devices/system/node/node1/cpulist", "4,5-7,12-15\n");
-    write_text("/sys/devices/system/node/node2/cpulist", "\n"); /* memory alone */
+    folder_write("/sys/devices/system/node/node0/cpulist", "0-3,8-11\n");
+    folder_write("/sys/devices/system/node/node1/cpulist", "4,5-7,12-15\n");
+    folder_write("/sys/devices/system/node/node2/cpulist", "\n"); /* memory alone */
     int cpus[] = {15, 0, 4, 8, 7, 3, 12};
     assert_int_equal(numa_keep_cpus(folder, 1, cpus, 7), 4);
     assert_true(cpus[0] == 15 && cpus[1] == 4 && cpus[2] == 7 && cpus[3] == 12);

@@ -247,17 +247,6 @@ static void pins_within_the_affinity_mask(void **state)
     worker_pool_destroy(pool);
 }
 
-static void write_text(const char *path, const char *text)
-{
-    struct zf_error err;
-    char *file = zf_format("%s%s", folder, path), *above = zf_strdup(file);
-    *strrchr(above, '/') = 0;
-    assert_works(file_make_directory(above, &err), err);
-    assert_works(file_write(file, text, strlen(text), &err), err);
-    free(above);
-    free(file);
-}
-
 /* Of a made-up machine whose GPU hangs on node 1, which has the last of this one's cores alone. */
 static void runs_near_the_gpu(void **state)
 {
@@ -266,10 +255,10 @@ static void runs_near_the_gpu(void **state)
     char list[16];
     struct worker_config config = {.local_size = 1, .threads = 1, .root = folder};
     snprintf(list, sizeof list, "%d\n", cpus[n - 1]);
-    write_text("/sys/devices/system/node/node1/cpulist", list);
-    write_text("/sys/bus/pci/devices/0000:3b:00.0/numa_node", "1\n");
+    folder_write("/sys/devices/system/node/node1/cpulist", list);
+    folder_write("/sys/bus/pci/devices/0000:3b:00.0/numa_node", "1\n");
     for (int nodes = 1; nodes <= 2; nodes++) {
-        write_text("/sys/devices/system/node/has_memory", nodes == 1 ? "0\n" : "0-1\n");
+        folder_write("/sys/devices/system/node/has_memory", nodes == 1 ? "0\n" : "0-1\n");
         config.threads = 0;
         config.near = "0000:3B:00.0";
         struct worker_pool *pool = worker_pool_create(&config);
