@@ -351,10 +351,13 @@ struct sharing {
     unsigned char *updated; /* (n_channels) parameters that changed in this step */
     char *memory;           /* device */
     size_t bytes;
-    int *rows; /* (n_channels) which rows they are, device */
-    int *rows_host;
-    struct shared_run *runs; /* (n_matrices, ranks) where they lie, device */
-    struct shared_run *runs_host;
+    int *rows;      /* (n_channels) which rows they are, device */
+    int *rows_host; /* pinned */
+    int n_rows;
+    struct shared_run *runs;      /* (n_matrices, ranks) where they lie, device */
+    struct shared_run *runs_host; /* pinned, and one more */
+    int n_runs;
+    struct event *read;       /* both have been copied to the device */
     struct comm_share *parts; /* (ranks) where each rank's are */
     size_t bytes_gathered;    /* other ranks' that have come since they were asked for */
 };

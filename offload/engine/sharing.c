@@ -56,49 +56,62 @@ void sharing_create(struct engine *e)
     if (!sharing_is_needed(e))
         return;
     const size_t runs = (size_t)e->n_matrices * (size_t)e->ranks;
-    e->sharing.rows_host = zf_malloc(sizeof(int) * e->n_channels);
-    e->sharing.runs_host = zf_malloc(sizeof *e->sharing.runs_host * (runs + 1));
+    e->sharing.rows_host = e->device->allocate_host(sizeof(int) * e->n_channels);
+    e->sharing.runs_host = e->device->allocate_host(sizeof *e->sharing.runs_host * (runs + 1));
+    e->sharing.read = e->device->event_create();
 }
 
 void sharing_release(struct engine *e)
 {
     free(e->sharing.updated);
     free(e->sharing.parts);
-    free(e->sharing.rows_host);
-    free(e->sharing.runs_host);
+    if (!e->sharing.read)
+        return;
+    e->device->release_host(e->sharing.rows_host);
+    e->device->release_host(e->sharing.runs_host);
+    e->device->event_destroy(e->sharing.read);
 }
 
-/* What changed in matrices [first, last) on a rank, from run *n_runs on. Returns its bytes, which
- * begin at `at`. */
-static size_t find_runs(struct engine *e, int first, int last, int rank, size_t at, int *n_runs,
-                        int *n_rows)
+/* Lists what changed in matrices [first, last) on a rank. Returns its bytes; they begin at `at`. */
+static size_t find_runs(struct engine *e, int first, int last, int rank, size_t at)
 {
+    struct sharing *s = &e->sharing;
     const size_t size = dtype_size(e->dtype), begin = at;
     for (int i = first; i < last; i++) {
         const struct matrix *m = &e->matrices[i];
         const struct range owned = schedule_owned(i, m->param->rows, e->ranks, rank);
-        struct shared_run run = {.matrix = i, .first = *n_rows, .at = at / size};
+        struct shared_run run = {.matrix = i, .first = s->n_rows, .at = at / size};
         for (int row = owned.first; row < owned.last; row++)
-            if (e->sharing.updated[m->first_channel + (size_t)row])
-                e->sharing.rows_host[(*n_rows)++] = row;
-        run.n = *n_rows - run.first;
+            if (s->updated[m->first_channel + (size_t)row])
+                s->rows_host[s->n_rows++] = row;
+        run.n = s->n_rows - run.first;
         at += (size_t)run.n * (size_t)m->cols * size;
         if (run.n > 0)
-            e->sharing.runs_host[(*n_runs)++] = run;
+            s->runs_host[s->n_runs++] = run;
     }
     return at - begin;
 }
 
-/* Numbers the pieces of n runs, through all of them. */
-static void number_pieces(struct engine *e, int n)
+/* Numbers the pieces of the runs from the first one on, through all of them. */
+static void number_pieces(struct sharing *s, const struct matrix *matrices, int first)
 {
     int pieces = 0;
-    for (int i = 0; i < n; i++) {
-        struct shared_run *run = &e->sharing.runs_host[i];
+    for (int i = first; i < s->n_runs; i++) {
+        struct shared_run *run = &s->runs_host[i];
         run->first_piece = pieces;
-        pieces += run->n * ((e->matrices[run->matrix].cols + ROW_PIECE - 1) / ROW_PIECE);
+        pieces += run->n * ((matrices[run->matrix].cols + ROW_PIECE - 1) / ROW_PIECE);
     }
-    e->sharing.runs_host[n] = (struct shared_run){.first_piece = pieces};
+    s->runs_host[s->n_runs] = (struct shared_run){.first_piece = pieces};
+}
+
+/* The device gets the list from these on; pinned memory, so that nobody waits. */
+static void upload_list(struct engine *e, int first_run, int first_row)
+{
+    struct sharing *s = &e->sharing;
+    e->device->copy(e->streams.reducing, s->rows + first_row, s->rows_host + first_row,
+                    sizeof(int) * (size_t)(s->n_rows - first_row));
+    e->device->copy(e->streams.reducing, s->runs + first_run, s->runs_host + first_run,
+                    sizeof *s->runs * (size_t)(s->n_runs - first_run));
 }
 
 /* Runs [first, last) into the buffer, or out of it. */
@@ -118,24 +131,24 @@ static void copy_runs(struct engine *e, int first, int last, bool pack)
 static void share_matrices(struct engine *e, int first, int last)
 {
     struct sharing *s = &e->sharing;
-    int n_runs = 0, n_rows = 0, own = 0, end = 0;
+    const int first_run = s->n_runs, first_row = s->n_rows;
+    int own = 0, end = 0;
     size_t at = 0;
     for (int r = 0; r < e->ranks; r++) {
-        own = r == e->rank ? n_runs : own;
-        const size_t bytes = find_runs(e, first, last, r, at, &n_runs, &n_rows);
-        end = r == e->rank ? n_runs : end;
+        own = r == e->rank ? s->n_runs : own;
+        const size_t bytes = find_runs(e, first, last, r, at);
+        end = r == e->rank ? s->n_runs : end;
         s->parts[r] = (struct comm_share){at, bytes};
         s->bytes_gathered += r == e->rank ? 0 : bytes;
         at += bytes;
     }
-    number_pieces(e, n_runs);
-    e->device->copy(e->streams.reducing, s->rows, s->rows_host, sizeof(int) * (size_t)n_rows);
-    e->device->copy(e->streams.reducing, s->runs, s->runs_host, sizeof *s->runs * (size_t)n_runs);
+    number_pieces(s, e->matrices, first_run);
+    upload_list(e, first_run, first_row);
     copy_runs(e, own, end, true);
     comm_device_all_gather(e->comm, e->streams.reducing,
                            &(struct comm_shares){.data = s->memory, .shares = s->parts}, 1);
-    copy_runs(e, 0, own, false);
-    copy_runs(e, end, n_runs, false);
+    copy_runs(e, first_run, own, false);
+    copy_runs(e, end, s->n_runs, false);
 }
 
 /* Matrices [first, last), once what has come up of their layers is there. */
@@ -155,6 +168,8 @@ void sharing_exchange(struct engine *e)
     int first = 0;
     if (!sharing_is_needed(e))
         return;
+    e->device->event_wait(e->sharing.read);
+    e->sharing.n_rows = e->sharing.n_runs = 0;
     streams_follow(e, e->streams.reducing, e->device->compute);
     for (int i = 0; i < e->n_matrices; i++) {
         size_t here = e->table->params[i].n_elements * dtype_size(e->dtype);
@@ -166,6 +181,7 @@ void sharing_exchange(struct engine *e)
         bytes += here;
     }
     exchange_matrices(e, first, e->n_matrices);
+    e->device->event_record(e->sharing.read, e->streams.reducing);
     memset(e->sharing.updated, 0, e->n_channels);
     plan_host_loop(e->device->plan, e->n_channels); /* find_runs */
 }

@@ -2,6 +2,7 @@
  * `zenflow_invariants I5` runs one. Under mpirun the rank-dependent ones run on all ranks. */
 #include "tests/cuda_emulator/emulator.h"
 #include "tests/property/zenflow/hostile.h"
+#include "tests/property/zenflow/interval.h"
 #include "tests/property/zenflow/link.h"
 #include "tests/property/zenflow/oracle.h"
 #include "tests/property/zenflow/places.h"
@@ -21,8 +22,6 @@
 /* Where this is linked with the emulator. */
 extern struct emulator_counts emulator_counts(void) __attribute__((weak));
 extern void emulator_drain(void) __attribute__((weak));
-
-static struct comm *world, *alone;
 
 static bool on_cuda(void)
 {
@@ -1165,86 +1164,6 @@ static void refusals(void **state)
     problem_destroy(&p);
 }
 
-static struct engine_config auto_config(void)
-{
-    struct engine_config c = problem_config();
-    c.topk_ratio = 0.25;
-    c.update_interval = 0;
-    c.apply_lag = 1;
-    c.auto_ratio = 0.99;
-    return c;
-}
-
-/* A step in which each matrix's first three channels of twelve have a gradient of norm 1, the
- * others one of its own, but for so many that have none. Returns the windows' length. */
-static int step_with_norms(struct problem *p, const float *deferred, int silent)
-{
-    struct step_report report;
-    struct zf_error err;
-    for (int k = 0, matrix = 0; k < p->table.n_params; k++) {
-        const struct param *q = &p->table.params[k];
-        if (q->kind != PARAM_MATRIX)
-            continue;
-        for (int row = 0; row < q->rows - silent; row++)
-            p->grads[q->offset + (size_t)row * (size_t)q->cols] = row < 3 ? 1 : deferred[matrix];
-        matrix++;
-    }
-    engine_begin_step(p->engine, problem_lr(0));
-    problem_give_gradient(p);
-    assert_works(engine_end_step(p->engine, &report, &err), err);
-    return report.update_interval;
-}
-
-/* update_interval "auto", worked out by hand: the first choice is made when deferred channels have
- * gathered a norm of 1, in auto_ratio of four matrices; the first windows have four steps. */
-static void auto_by_hand(void **state)
-{
-    (void)state;
-    static const struct {
-        float deferred[4];
-        double ratio, host_seconds; /* a step takes one second */
-        int lag, seen, chosen, silent;
-    } cases[] = {
-        {{0.11f, 0.11f, 0.11f, 0.11f}, 0.99, 0, 1, 10, 10, 0},
-        {{0.18f, 0.18f, 0.18f, 0.18f}, 0.99, 0, 1, 6, 6, 0},
-        {{0.6f, 0.6f, 0.6f, 0.6f}, 0.99, 0, 1, 2, 2, 0},
-        {{0.9f, 0.8f, 0.7f, 0.6f}, 0.99, 0, 0, 2, 2, 0},
-        {{1, 1, 1, 1}, 0.99, 0, 1, 1, 1, 0},
-        {{0, 0, 0, 0}, 0.99, 0, 1, 64, 64, 0}, /* never longer than 64 */
-        {{0.01f, 0.01f, 0.01f, 0.01f}, 0.99, 0, 1, 64, 64, 0},
-        {{0.21f, 0.21f, 0.21f, 0.21f}, 0.99, 0, 1, 5, 4, 0}, /* a fourth is too little to change */
-        {{0.34f, 0.34f, 0.34f, 0.34f}, 0.99, 0, 1, 3, 4, 0},
-        {{0.6f, 0.6f, 0.6f, 0.11f}, 0.99, 0, 1, 10, 10, 0}, /* all matrices, or a part of them */
-        {{0.6f, 0.6f, 0.6f, 0.11f}, 0.75, 0, 1, 2, 2, 0},
-        {{0.6f, 0.6f, 0.11f, 0.11f}, 0.75, 0, 1, 10, 10, 0},
-        {{1, 1, 1, 1}, 0.99, 0, 3, 3, 4, 0}, /* not before the lag has passed */
-        {{1, 1, 1, 1}, 0.99, 0, 6, 6, 6, 0},
-        {{0.6f, 0.6f, 0.6f, 0.6f}, 0.99, 8.5, 1, 2, 10, 0}, /* the host keeps up with ten */
-        {{0.6f, 0.6f, 0.6f, 0.6f}, 0.99, 8.5, 2, 2, 10, 0},
-        {{0.6f, 0.6f, 0.6f, 0.6f}, 0.99, 1000, 1, 2, 64, 0},
-        {{0.11f, 0.11f, 0.11f, 0.11f}, 0.99, 8.5, 1, 10, 10, 0},
-        {{0.13f, 0.13f, 0.13f, 0.13f}, 0.99, 0, 6, 8, 8, 0},
-        {{0.11f, 0.11f, 0.11f, 0.11f}, 0.99, 0, 1, 10, 10, 5}, /* these do not count */
-    };
-    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
-        struct problem p;
-        struct engine_config c = auto_config();
-        const int first = cases[i].lag > 4 ? cases[i].lag : 4;
-        c.auto_ratio = cases[i].ratio;
-        c.apply_lag = cases[i].lag;
-        c.auto_keeps_up = true;
-        c.step_seconds = 1;
-        c.host_seconds = cases[i].host_seconds;
-        problem_create_layers(&p, 2, 4, alone, &c);
-        for (int step = 1; step <= cases[i].seen; step++) {
-            const int interval = step_with_norms(&p, cases[i].deferred, cases[i].silent);
-            if (interval != (step < cases[i].seen ? first : cases[i].chosen))
-                fail_msg("case %zu: windows of %d steps after step %d", i, interval, step);
-        }
-        problem_destroy(&p);
-    }
-}
-
 /* The rule over random problems and settings is the oracle's, step by step, and loses no gradient
  * where windows change their length. */
 static void auto_interval(void **state)
@@ -1261,34 +1180,6 @@ static void auto_interval(void **state)
         c.step_seconds = 0.25;
         c.host_seconds = seed % 5;
         follow_oracle(&c, seed, steps(90), near(1e-5));
-    }
-}
-
-/* All ranks choose the same windows: those that suit the slowest of them. */
-static void auto_on_ranks(void **state)
-{
-    (void)state;
-    for (unsigned seed = 0; seed < 6; seed++) {
-        struct engine_config c = auto_config();
-        struct problem p, q;
-        int changes = 0, before = 4;
-        c.auto_ratio = 0.3 + 0.1 * seed;
-        c.select_every = 20;
-        c.auto_keeps_up = true;
-        c.step_seconds = 1;
-        c.host_seconds = comm_size(world) - 0.5;
-        problem_create(&q, seed, alone, &c);
-        c.host_seconds = comm_rank(world) + 0.5;
-        problem_create(&p, seed, world, &c);
-        for (int step = 0; step < 80; step++) {
-            const int interval = problem_step(&p, step).update_interval;
-            assert_int_equal(interval, problem_step(&q, step).update_interval);
-            changes += interval != before;
-            before = interval;
-        }
-        assert_true(changes > 0 || before == comm_size(world));
-        problem_destroy(&p);
-        problem_destroy(&q);
     }
 }
 
@@ -1376,56 +1267,6 @@ static void summed_bytes(void **state)
         }
         problem_destroy(&p);
     }
-}
-
-/* The windows that are chosen beside a host that pauses before each of its chunks and a device
- * whose steps take their time, where deferred channels have gradients of this norm; and how many
- * steps were timed for it. */
-static int auto_beside(enum engine_interval_rule rule, double host_pause, double step_seconds,
-                       float norm, int steps, int *timed)
-{
-    const float deferred[] = {norm, norm, norm, norm};
-    struct problem p;
-    struct engine_config c = auto_config();
-    int interval = 0;
-    c.interval_rule = rule;
-    c.auto_keeps_up = true;
-    c.worker_delay_seconds = host_pause;
-    problem_create_layers(&p, 2, 4, alone, &c);
-    for (int step = 0; step < steps; step++) {
-        usleep((useconds_t)(1e6 * step_seconds));
-        interval = step_with_norms(&p, deferred, 0);
-    }
-    *timed = p.engine->observed.timing.steps;
-    problem_destroy(&p);
-    return interval;
-}
-
-/* What is measured: a host far slower than the device gets the longest windows, one that is far
- * faster changes nothing. A choice after a single step waits for a second: there was no time to
- * measure. */
-static void auto_keeps_up(void **state)
-{
-    (void)state;
-    const enum engine_interval_rule rule = ENGINE_INTERVAL_DEEPSPEED;
-    int timed;
-    assert_int_equal(auto_beside(rule, 0.2, 0, 0.6f, 3, &timed), ENGINE_MAX_INTERVAL);
-    assert_int_equal(auto_beside(rule, 0, 0.1, 0.6f, 3, &timed), 2);
-    assert_int_equal(auto_beside(rule, 0, 0.1, 1, 1, &timed), 4);
-    assert_int_equal(auto_beside(rule, 0, 0.1, 1, 2, &timed), 2);
-}
-
-/* "keep_up" looks at eight steps behind the first, whatever norms there are, and never again. */
-static void keep_up(void **state)
-{
-    (void)state;
-    const enum engine_interval_rule rule = ENGINE_INTERVAL_KEEP_UP;
-    int timed;
-    assert_int_equal(auto_beside(rule, 0, 0.05, 0, 8, &timed), 4);
-    assert_int_equal(auto_beside(rule, 0, 0.05, 0, 9, &timed), 1);
-    assert_int_equal(auto_beside(rule, 0.1, 0, 1, 9, &timed), ENGINE_MAX_INTERVAL);
-    assert_int_equal(auto_beside(rule, 0, 0.05, 0, 40, &timed), 1);
-    assert_int_equal(timed, 8);
 }
 
 /* Kernels of one step in the middle of windows, beside the gradient's own. */
@@ -1582,8 +1423,6 @@ int main(int argc, char **argv)
             return 77;
         comm_attach(world, problem_device);
         comm_attach(alone, problem_device);
-        places_comm = world;
-        link_comm = alone;
         struct CMUnitTest one[] = {tests[i]};
         int failed = cmocka_run_group_tests(one, NULL, NULL);
         comm_destroy(alone);

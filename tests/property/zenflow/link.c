@@ -5,8 +5,6 @@
 
 #include "offload/engine/internal.h"
 
-struct comm *link_comm;
-
 /* problem_device, but for some functions that look at what they are asked for. */
 static struct device watched, *real;
 
@@ -61,7 +59,7 @@ void stream_priorities(void **state)
     n_streams = 0;
     c.topk_ratio = 0.1;
     c.update_interval = 4;
-    problem_create(&p, 1, link_comm, &c);
+    problem_create(&p, 1, world, &c);
     const struct streams *s = &p.engine->streams;
     assert_int_equal(priority_of(s->summing), STREAM_FIRST);
     assert_int_equal(priority_of(s->gathering), STREAM_FIRST);
@@ -143,7 +141,7 @@ static bool end_step(struct problem *p, int step)
 }
 
 /* The host never waits for a copy: once the first choice is there, steps copy to and from pinned
- * memory alone, those in which channels change sides too. */
+ * memory alone, those in which channels change sides, and what changed goes to other ranks, too. */
 void steps_copy_pinned_memory(void **state)
 {
     (void)state;
@@ -163,10 +161,10 @@ void steps_copy_pinned_memory(void **state)
         c.select_every = 4;
         c.zero_copy = seed / 2 % 2;
         c.accumulate = seed / 4 ? ENGINE_ACCUMULATE_HOST : ENGINE_ACCUMULATE_DEVICE;
-        problem_create(&p, 8 + seed, link_comm, &c);
+        problem_create(&p, 8 + seed, world, &c);
         for (int step = 0; step < 30; step++)
             moves += end_step(&p, step);
-        assert_true(moves > 3 && n_copies > 30);
+        assert_true(moves > (comm_size(world) == 1 ? 3 : 0) && n_copies > 30);
         problem_destroy(&p);
     }
     watch_no_more();

@@ -2,11 +2,6 @@
 #ifndef ZF_TESTS_ZENFLOW_LINK_H
 #define ZF_TESTS_ZENFLOW_LINK_H
 
-#include "offload/comm/comm.h"
-
-/* One rank, attached to problem_device. */
-extern struct comm *link_comm;
-
 void stream_priorities(void **state);
 void steps_copy_pinned_memory(void **state);
 

@@ -15,8 +15,6 @@
 #define TOKENS        6 /* of the longest sequence */
 #define MICRO_BATCHES 2 /* of each rank */
 
-struct comm *places_comm;
-
 /* ---- a device that holds so much and no more ---- */
 
 static size_t held, limit;
@@ -98,16 +96,16 @@ static bool is_a_place(int i)
 {
     const struct params_place *p = &params_places[params_place(i)];
     const bool is_slow =
-        comm_size(places_comm) > 1 || (problem_device->dtype == DTYPE_BF16 && !in_long_ring());
+        comm_size(world) > 1 || (problem_device->dtype == DTYPE_BF16 && !in_long_ring());
     if (is_slow && i / (4 * PARAMS_PLACES) != (i + params_place(i)) % 3)
         return false;
-    return comm_size(places_comm) > 1 || p->on_host || !p->divided;
+    return comm_size(world) > 1 || p->on_host || !p->divided;
 }
 
 /* Whether ranks keep their own channels' parameters alone. */
 static bool is_divided(const struct place *p)
 {
-    return p->config.params_divided && comm_size(places_comm) > 1;
+    return p->config.params_divided && comm_size(world) > 1;
 }
 
 static const char *describe(const struct place *p)
@@ -166,7 +164,7 @@ static struct memory_use measure_ranks(struct device *device, const struct gpt_c
 static struct memory_use measure(struct device *device, const struct gpt_config *model,
                                  const struct place *p)
 {
-    return measure_ranks(device, model, p, comm_rank(places_comm), comm_size(places_comm));
+    return measure_ranks(device, model, p, comm_rank(world), comm_size(world));
 }
 
 /* ---- a run ---- */
@@ -190,14 +188,14 @@ static void trainer_create(struct trainer *t, struct device *device, const struc
                           .batches =
                               batches_create(p->size.micro_batches, SEQUENCES * TOKENS, SEQUENCES)};
     t->job = (struct train_job){.device = device,
-                                .comm = places_comm,
+                                .comm = world,
                                 .config = *model,
                                 .n_seqs = SEQUENCES,
                                 .micro_batches = MICRO_BATCHES,
                                 .steps = steps};
     train_data_make(&t->job, lengths, 3, 1);
     t->model = gpt_create(device, model, &p->size);
-    t->engine = engine_create(&p->config, device, places_comm, gpt_params(t->model),
+    t->engine = engine_create(&p->config, device, world, gpt_params(t->model),
                               gpt_param_data(t->model), gpt_grad_data(t->model), &err);
     if (!t->engine)
         fail_msg("%s", err.text);
@@ -216,13 +214,13 @@ static void trainer_destroy(struct trainer *t)
 
 static struct step_report train(struct trainer *t, int step)
 {
-    const int n = SEQUENCES * MICRO_BATCHES * comm_size(places_comm);
+    const int n = SEQUENCES * MICRO_BATCHES * comm_size(world);
     int *index = zf_malloc(sizeof *index * (size_t)n);
     struct zf_error err;
     struct step_result result;
     const struct stepper s = {.model = t->model,
                               .engine = t->engine,
-                              .comm = places_comm,
+                              .comm = world,
                               .set = &t->job.data,
                               .batches = t->batches,
                               .n_labels = t->job.config.num_labels,
@@ -543,7 +541,7 @@ static double gathered(const struct place *p, const struct elements *n, int bloc
     const double in_blocks = n->blocks + n->vectors_in_blocks, all = n->all + n->vectors;
     const double changed = n->deferred + S * (all - n->deferred);
     const double divided = S * (all - in_blocks + arrivals(p, blocks) * in_blocks / blocks);
-    return (double)dtype_size(problem_device->dtype) * (comm_size(places_comm) - 1) *
+    return (double)dtype_size(problem_device->dtype) * (comm_size(world) - 1) *
            (is_divided(p) ? divided : changed);
 }
 
@@ -562,7 +560,7 @@ static void crosses_as_reckoned(const struct gpt_config *model, const struct pla
         for (int way = 0; way < 3; way++)
             crossed[way] += step < S ? 0 : now[way];
     }
-    comm_all_reduce_f64(places_comm, crossed, 3);
+    comm_all_reduce_f64(world, crossed, 3);
     const double each_step = streams ? arrivals(p, blocks) * n.blocks / blocks : 0;
     const bool copies = !p->config.zero_copy && !problem_device->unified;
     const double leaving = copies ? n.all : n.deferred;

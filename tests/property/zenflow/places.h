@@ -2,11 +2,6 @@
 #ifndef ZF_TESTS_ZENFLOW_PLACES_H
 #define ZF_TESTS_ZENFLOW_PLACES_H
 
-#include "offload/comm/comm.h"
-
-/* All ranks, attached to problem_device. */
-extern struct comm *places_comm;
-
 void M2(void **state);
 void M3(void **state);
 void device_bytes(void **state);

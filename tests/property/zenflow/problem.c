@@ -12,6 +12,7 @@
 #define LLAMA_SEEDS 4 /* one problem in so many */
 
 struct device *problem_device;
+struct comm *world, *alone;
 int problem_value_slots;
 
 /* Of tests/cuda_emulator, where this is linked with it. */

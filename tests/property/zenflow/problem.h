@@ -53,6 +53,9 @@ void problem_finish(struct problem *p);
 
 /* The device that problems are made on: the CPU device, unless a test program sets another. */
 extern struct device *problem_device;
+
+/* All ranks, and this one by itself; attached to problem_device. */
+extern struct comm *world, *alone;
 /* Blocks' slots for parameters, of problems whose configuration has them on the host, or divides
  * them over several ranks. */
 extern int problem_value_slots;
