@@ -3,6 +3,7 @@
 #include "data/file.h"
 #include "data/utf8.h"
 
+#include <errno.h>
 #include <stdint.h>
 #include <stdlib.h>
 #include <string.h>
@@ -31,7 +32,8 @@ static const char *find_bad_byte(const char *text, size_t n)
     return NULL;
 }
 
-int text_line(const char *text, size_t at)
+/* The line, from 1, on which text[at] stands. */
+static int line_of(const char *text, size_t at)
 {
     int line = 1;
     const char *end = text + at;
@@ -40,19 +42,38 @@ int text_line(const char *text, size_t at)
     return line;
 }
 
+bool text_check(const char *name, int first, const char *text, size_t bytes, struct zf_error *err)
+{
+    const char *bad = find_bad_byte(text, bytes);
+    if (!bad)
+        return true;
+    const int line = first - 1 + line_of(text, (size_t)(bad - text));
+    if (*bad == 0)
+        return zf_fail(err, "%s:%d: there is a NUL byte, but this is a text file", name, line);
+    return zf_fail(err, "%s:%d: byte 0x%02x is not UTF-8", name, line, (unsigned char)*bad);
+}
+
 bool text_read(const char *path, char **text, size_t *bytes, struct zf_error *err)
 {
     if (!file_read_text(path, text, bytes, err))
         return false;
-    const char *bad = find_bad_byte(*text, *bytes);
-    if (!bad)
+    if (text_check(path, 1, *text, *bytes, err))
         return true;
-    int line = text_line(*text, (size_t)(bad - *text));
-    if (*bad == 0)
-        zf_fail(err, "%s:%d: there is a NUL byte, but this is a text file", path, line);
-    else
-        zf_fail(err, "%s:%d: byte 0x%02x is not UTF-8", path, line, (unsigned char)*bad);
     free(*text);
     *text = NULL;
     return false;
+}
+
+bool text_next_line(struct text_lines *lines, FILE *f, bool *there, struct zf_error *err)
+{
+    ssize_t n = getline(&lines->line, &lines->capacity, f);
+    *there = n >= 0;
+    if (n < 0)
+        return !ferror(f) || zf_fail(err, "%s: %s", lines->name, strerror(errno));
+    lines->number++;
+    if (!text_check(lines->name, lines->number, lines->line, (size_t)n, err))
+        return false;
+    while (n > 0 && (lines->line[n - 1] == '\n' || lines->line[n - 1] == '\r'))
+        lines->line[--n] = 0;
+    return true;
 }

@@ -160,16 +160,14 @@ static bool answer_lines(struct classifier *c, const char *path, struct zf_error
 /* A line at a time, each answered at once. */
 static bool answer_input(struct classifier *c, struct zf_error *err)
 {
-    char *line = NULL;
-    size_t capacity = 0;
-    bool ok = true;
-    for (ssize_t n; ok && (n = getline(&line, &capacity, stdin)) >= 0;) {
-        while (n > 0 && strchr("\r\n", line[n - 1]))
-            line[--n] = 0;
-        struct glue_example e = {.sentence = {line}, .label = -1};
-        ok = answer_batch(c, &e, 1, err);
+    struct text_lines lines = {.name = "standard input"};
+    bool there = true, ok = true;
+    while (ok && there) {
+        ok = text_next_line(&lines, stdin, &there, err);
+        struct glue_example e = {.sentence = {lines.line}, .label = -1};
+        ok = ok && (!there || answer_batch(c, &e, 1, err));
     }
-    free(line);
+    free(lines.line);
     return ok;
 }
 

@@ -8,6 +8,7 @@
 #include "data/json.h"
 #include "data/log.h"
 #include "data/rng.h"
+#include "data/text.h"
 #include "data/utf8.h"
 
 #include <math.h>
@@ -268,7 +269,7 @@ static bool complete_input(struct generator *g, struct zf_error *err)
     if (n < 0)
         return zf_fail(err, "there is no text to go on with: neither on the command line nor in "
                             "standard input");
-    bool ok = complete(g, text, err);
+    bool ok = text_check("standard input", 1, text, (size_t)n, err) && complete(g, text, err);
     free(text);
     return ok;
 }
@@ -321,20 +322,16 @@ static bool answer_turn(struct talk *t, const char *said, struct zf_error *err)
 
 static bool talk_lines(struct talk *t, struct zf_error *err)
 {
-    char *line = NULL;
-    size_t capacity = 0;
-    bool ok = true, person = isatty(STDIN_FILENO);
-    for (;;) {
+    struct text_lines lines = {.name = "standard input"};
+    const bool person = isatty(STDIN_FILENO);
+    bool there = true, ok = true;
+    while (ok && there) {
         if (person)
             fputs("> ", stderr);
-        ssize_t n = ok ? getline(&line, &capacity, stdin) : -1;
-        if (n < 0)
-            break;
-        while (n > 0 && strchr("\r\n", line[n - 1]))
-            line[--n] = 0;
-        ok = answer_turn(t, line, err);
+        ok = text_next_line(&lines, stdin, &there, err) &&
+             (!there || answer_turn(t, lines.line, err));
     }
-    free(line);
+    free(lines.line);
     return ok;
 }
 

@@ -68,6 +68,22 @@ static const struct config_foreign special[] = {
     {REFUSED(ARG("load_in_4bit"), WHOLE_MODEL)},
     {REFUSED(ARG("load_in_8bit"), WHOLE_MODEL)},
 
+    /* the same by other names: of run_clm.py, TRL, LLaMA-Factory and Axolotl */
+    {REFUSED(ARG("block_size"), "use max_seq_length")},
+    {REFUSED(ARG("max_length"), "use max_seq_length")},
+    {REFUSED(ARG("cutoff_len"), "use max_seq_length")},
+    {REFUSED(ARG("sequence_len"), "use max_seq_length")},
+    {REFUSED(ARG("dataset"), "data are read from files: use train_file")},
+    {REFUSED(ARG("datasets"), "data are read from files: use train_file")},
+    {REFUSED(ARG("dataset_text_field"), "use text_column")},
+    {REFUSED(ARG("val_size"), "use validation_split_percentage")},
+    {REFUSED(ARG("val_set_size"), "use validation_split_percentage")},
+    {REFUSED(ARG("base_model"), "use model_name_or_path")},
+    {REFUSED(ARG("micro_batch_size"), "use per_device_train_batch_size")},
+    {REFUSED(ARG("num_epochs"), "use num_train_epochs")},
+    {REFUSED(ARG("template"), "messages are written in the model's own chat format")},
+    {REFUSED(ARG("chat_template"), "messages are written in the model's own chat format")},
+
     /* or what a run reports and leaves behind, and when */
     {REFUSED(ARG("eval_on_start"),
              "nothing is evaluated before the first step: a run with do_eval alone does that")},

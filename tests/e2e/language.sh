@@ -136,5 +136,7 @@ for option in $(sed -n 's/.*{\.name = "\([a-z_]*\)".*/\1/p' cmd/answer/options.c
     check "help has --$option" grep -q -- "--$option\b" "$scratch/help"
 done
 check "zf-run --version" says "^zf-run [0-9.]+$" "$run" --version
+check "a prompt that is no text" says "^zf-run: standard input:2: byte 0xff is not UTF-8" not bash -c \
+    "printf 'a\\n\\377' | '$run' '$texts'"
 check "no text at all" says "^zf-run: there is no text to go on with" not bash -c "'$run' '$texts' </dev/null"
 finish

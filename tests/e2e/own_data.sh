@@ -87,6 +87,11 @@ open(sys.argv[1] + "/lines.txt", "w").write("".join(r.replace("\n", " ") + "\n" 
 EOF
 check "zf-run: standard input is as a file's lines" cmp <("$run" "$out" <"$intents/lines.txt") \
     <("$run" "$out" --file "$intents/lines.txt")
+check "zf-run: standard input is text" says "^zf-run: standard input:2: there is a NUL byte" not bash -c \
+    "printf 'a card\\na\\0b\\n' | '$run' '$out'"
+check "zf-run: standard input is UTF-8" says "^zf-run: standard input:1: byte 0xff is not UTF-8" not bash -c \
+    "printf 'a \\377\\n' | '$run' '$out'"
+check "zf-run: standard input can be read" says "^zf-run: standard input: Is a directory" not bash -c "'$run' '$out' <'$scratch'"
 check "zf-run: an answer for each line" test "$("$run" "$out" <"$intents/lines.txt" | wc -l)" = 20
 check "zf-run: probabilities of all labels are one" python3 - "$("$run" "$out" --top_k 77 'verify my card')" <<'EOF'
 import sys
