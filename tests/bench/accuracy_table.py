@@ -11,7 +11,8 @@ were chosen with resident AdamW alone.
 
     tests/bench/accuracy_table.py --pretrained SMOLLM2_DIR --glue GLUE_DIR
 
-does the same with a pretrained model of Hugging Face's, SmolLM2-135M-Instruct, hours a seed.
+does the same with a pretrained model of Hugging Face's, SmolLM2-135M-Instruct, hours a seed. There --witness PYTHON
+adds Transformers' own AdamW with the same settings, one seed of each task (tests/bench/accuracy_witness.py).
 
 The results go to accuracy.json (raw, one record a run) and accuracy.txt (the table) in the folder
 --out, accuracy_pretrained.json and .txt with --pretrained. Runs that the JSON file already holds
@@ -62,9 +63,10 @@ COMMON = {"per_device_train_batch_size": 32, "per_device_eval_batch_size": 64,
           "lr_scheduler_type": "linear", "max_grad_norm": 1.0, "embd_pdrop": 0.1,
           "attn_pdrop": 0.1, "resid_pdrop": 0.1, "logging_steps": 5, "save_strategy": "no"}
 
-# With a pretrained model: about as much of SST-2 as the others have, and few epochs: on two cores one
-# run of each task takes about an hour.
-PRETRAINED_COMMON = {**COMMON, "per_device_train_batch_size": 16, "learning_rate": 5e-5}
+# With a pretrained model: its own dropout, about as much of SST-2 as the others have, and few epochs: on two
+# cores one run of each task takes about an hour.
+PRETRAINED_COMMON = {**{key: value for key, value in COMMON.items() if not key.endswith("pdrop")},
+                     "per_device_train_batch_size": 16, "learning_rate": 5e-5}
 PRETRAINED_TASKS = {"cola": {"num_train_epochs": 1}, "mrpc": {"num_train_epochs": 2},
                     "stsb": {"num_train_epochs": 1}, "rte": {"num_train_epochs": 2},
                     "sst2": {"num_train_epochs": 1, "max_train_samples": 10000}}
@@ -88,6 +90,7 @@ METHODS = {
     "zenflow_keep_up": ("ZenFlow keep_up",
                         {**ZENFLOW, "zero_optimization.zenflow.update_interval": "keep_up"}),
 }
+WITNESS = "Transformers' AdamW"  # seed 1 alone
 DEFERRED_LR_SCALE = "zero_optimization.zenflow.deferred_lr_scale"
 DEFERRED_UPDATE = "zero_optimization.zenflow.deferred_update"
 
@@ -121,6 +124,8 @@ def parse_arguments():
                              "others; rows of their own")
     parser.add_argument("--deferred-update", choices=["all_steps"],
                         help="the same for what a deferred update stands for")
+    parser.add_argument("--witness", metavar="PYTHON",
+                        help="with --pretrained: run Transformers' AdamW by this python, and nothing else")
     parser.add_argument("--locality", action="store_true",
                         help="print how local the important channels were, and make no run")
     parser.add_argument("--quick", action="store_true",
@@ -128,6 +133,8 @@ def parse_arguments():
     args = parser.parse_args()
     if args.deferred_lr_scale or args.deferred_update:
         args.methods = [m for m in args.methods if m.startswith("zenflow")]
+    if args.witness:
+        args.methods, args.seeds = ["witness"], 1
     return args
 
 
@@ -221,6 +228,8 @@ def task_settings(args, task):
 
 
 def method_settings(args, method):
+    if method == "witness":
+        return {"witness": True}
     settings = dict(METHODS[method][1])
     if args.deferred_lr_scale:
         settings[DEFERRED_LR_SCALE] = args.deferred_lr_scale
@@ -230,6 +239,8 @@ def method_settings(args, method):
 
 
 def method_title(method, settings):
+    if method == "witness":
+        return WITNESS
     scale = settings.get(DEFERRED_LR_SCALE)
     all_steps = DEFERRED_UPDATE in settings
     return METHODS[method][0] + (f", scale {scale}" if scale else ", all steps" * all_steps)
@@ -247,6 +258,8 @@ def last_quarter_loss(log, total_steps):
 
 def run_fine_tuning(args, model, task, method, seed):
     """One run, as a record for the JSON file."""
+    if method == "witness":
+        return run_witness(args, model, task, seed)
     shared, own = task_settings(args, task), method_settings(args, method)
     title = method_title(method, own)
     output_dir = args.work / f"{task}-{title.replace(' ', '_').replace(',', '')}-{seed}"
@@ -259,6 +272,22 @@ def run_fine_tuning(args, model, task, method, seed):
             "last_quarter_loss": last_quarter_loss(log, results["global_step"]),
             "settings": shared, "method_settings": own, "commit": find_commit(),
             "results": results, **find_locality(log, said)}
+
+
+def run_witness(args, model, task, seed):
+    shared = task_settings(args, task)
+    out = args.work / f"{task}-witness-{seed}.json"
+    args.work.mkdir(parents=True, exist_ok=True)
+    environment = {**os.environ, "OMP_NUM_THREADS": str(args.threads)}
+    done = subprocess.run([args.witness, str(ROOT / "tests/bench/accuracy_witness.py"), json.dumps(shared), str(model), str(args.glue),
+                           str(seed), str(out)], env=environment, capture_output=True, text=True)
+    if done.returncode != 0:
+        raise RuntimeError(f"exit status {done.returncode} of accuracy_witness.py\n{done.stderr[-2000:]}")
+    results = json.loads(out.read_text())
+    out.unlink()
+    return {"task": task, "method": "witness", "title": WITNESS, "seed": seed, "metric": results.pop("metric"),
+            "last_quarter_loss": last_quarter_loss(results.pop("log"), results["global_step"]), "settings": shared,
+            "method_settings": method_settings(args, "witness"), "commit": find_commit(), "results": results}
 
 
 def find_locality(log, said):
@@ -312,7 +341,7 @@ def table_lines(document):
     for task in TASKS:
         runs = [r for r in document["runs"] if r["task"] == task]
         reference = None
-        for _, title in sorted({(list(METHODS).index(r["method"]), r["title"]) for r in runs}):
+        for _, title in sorted({([*METHODS, "witness"].index(r["method"]), r["title"]) for r in runs}):
             own = [r for r in runs if r["title"] == title]
             yield table_row(own, task, title, reference)
             if title == "AdamW":

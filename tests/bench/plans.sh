@@ -161,3 +161,7 @@ done
 printf '\n==== The least tokens of a step at which offloaded / resident is at most 1.05 (in parentheses: it)\n'
 printf '$ python3 tests/bench/least_tokens.py BUILD\n'
 python3 tests/bench/least_tokens.py "$1"
+
+printf '\n==== Offloaded beside resident, by GPU, host, model and batch\n'
+printf '$ python3 tests/bench/offloaded_ratio.py BUILD\n'
+python3 tests/bench/offloaded_ratio.py "$1"
