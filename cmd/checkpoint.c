@@ -4,15 +4,26 @@
 #include "cmd/manifest.h"
 #include "data/alloc.h"
 #include "data/file.h"
+#include "data/log.h"
 
 #include <stdlib.h>
+
+/* Somebody may have moved or removed it meanwhile. */
+static bool make_sure_of(const char *directory, struct zf_error *err)
+{
+    if (file_is_directory(directory))
+        return true;
+    log_warn("%s is no longer there: it is made anew, without what it held", directory);
+    return file_make_directory(directory, err);
+}
 
 bool checkpoint_export(struct run *run, const char *directory, struct zf_error *err)
 {
     const int pad = run->model_config.pad_token_id;
     bool ok = true;
     if (comm_rank(run->comm) == 0)
-        ok = gpt_save(run->model, directory, run->task->n_labels > 1 ? run->task->names : NULL,
+        ok = make_sure_of(directory, err) &&
+             gpt_save(run->model, directory, run->task->n_labels > 1 ? run->task->names : NULL,
                       err) &&
              tokenizer_save(run->tokenizer, directory,
                             tokenizer_is_special(run->tokenizer, pad) ? pad : -1, err);

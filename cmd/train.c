@@ -628,9 +628,9 @@ static bool conclude(struct trainer *t, json_t *results, struct zf_error *err)
     tell_of_choosing(t);
     if (s->skipped_steps == s->step)
         return zf_fail(err, "the gradient was not finite in any of the %d steps" ADVICE, s->step);
+    t->run->stoppable = !best || t->saved_step == s->step; /* where what is to be saved is there */
     if (!settle_on_model(t, best, err))
         return false;
-    t->run->stoppable = !best || t->saved_step == s->step; /* where what is to be saved is there */
     add_results(t, results);
     if (best) {
         json_object_set_new(results, "best_global_step", json_integer(s->best_step));

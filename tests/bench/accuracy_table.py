@@ -279,8 +279,8 @@ def run_witness(args, model, task, seed):
     out = args.work / f"{task}-witness-{seed}.json"
     args.work.mkdir(parents=True, exist_ok=True)
     environment = {**os.environ, "OMP_NUM_THREADS": str(args.threads)}
-    done = subprocess.run([args.witness, str(ROOT / "tests/bench/accuracy_witness.py"), json.dumps(shared), str(model), str(args.glue),
-                           str(seed), str(out)], env=environment, capture_output=True, text=True)
+    command = [args.witness, ROOT / "tests/bench/accuracy_witness.py", json.dumps(shared), model, args.glue, str(seed), out]
+    done = subprocess.run(command, env=environment, capture_output=True, text=True)
     if done.returncode != 0:
         raise RuntimeError(f"exit status {done.returncode} of accuracy_witness.py\n{done.stderr[-2000:]}")
     results = json.loads(out.read_text())

@@ -3,8 +3,8 @@
 
     python accuracy_witness.py SETTINGS MODEL GLUE SEED OUT     (settings: a JSON object of zf-train's options)
 
-Reads GLUE's files itself, pads each batch to its longest pair, and writes as JSON to the file OUT what the table needs: the metric on the dev set,
-the training losses, steps, examples and seconds. Needs torch, transformers, accelerate and numpy.
+Reads GLUE's files itself, pads each batch to its longest pair, and writes as JSON to the file OUT what the table needs: the
+metric on the dev set, the training losses, steps, examples and seconds. Needs torch, transformers, accelerate and numpy.
 """
 import json
 import pathlib

@@ -5,8 +5,9 @@ and host that the goals name (at most 1.05 times, stall at most 2 %, worst step 
 
     python3 tests/bench/offloaded_ratio.py BUILD
 
-A stall is the host's wait for its workers once the norm is known, whatever the device still does beside it. Windows of 4, a new choice every 16 steps, 32 steps; sequences of 512. Where the resident run does not fit its time counts
-all the same. Nothing is measured: these are plans.
+A stall is the host's wait for its workers once the norm is known, whatever the device still does beside it. Windows of 4, a
+new choice every 16 steps, 32 steps; sequences of 512. Where the resident run does not fit its time counts all the same.
+Nothing is measured: these are plans.
 """
 import json
 import pathlib

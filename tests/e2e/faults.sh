@@ -25,6 +25,18 @@ done
 fails "zf-bench to a full disk" "standard output could not be written whole" full "$build/zf-bench" adam \
     --parameters 100000 --threads 1 --repeats 1
 
+# output_dir is moved away under a run.
+moved() {
+    "${run[@]}" --max_steps 600 --logging_steps 1 --output_dir "$scratch/here" &
+    while [ ! -s "$scratch/here/trainer_log.jsonl" ]; do sleep 0.01; done
+    mv "$scratch/here" "$scratch/there"
+    wait $!
+}
+check "a run whose output_dir goes" moved
+cp "$scratch/check.log" "$scratch/printed"
+check "makes it anew, and says so" grep -q "here is no longer there: it is made anew" "$scratch/printed"
+check "its model is there" test -s "$scratch/here/model.safetensors"
+
 # A timeline and CSV files on a full disk.
 fails "a timeline on a full disk" "/dev/full: could not be written whole" "${run[@]}" --trace /dev/full \
     --output_dir "$scratch/timeline"

@@ -156,9 +156,9 @@ by_the_clock()
 
     # The best model is loaded over a last step that has no checkpoint: there is nothing to save it from.
     rm -rf "$scratch/out"
-    launch 1 "$scratch/out" "${slow[@]}" --load_best_model_at_end --eval_strategy steps --eval_steps 4 --save_strategy steps --save_steps 4
+    launch 1 "$scratch/out" "${slow[@]}" --load_best_model_at_end --eval_strategy steps --eval_steps 4 --save_strategy best
     while ! grep -q 'loading the best model' "$scratch/log" && kill -0 "$job" 2>/dev/null; do sleep 0.01; done
-    sleep 0.2
+    check "in the best model's evaluation: it is under way" kill -0 "$job"
     end_of TERM "$job"
     unset 'ends[-1]'
     check "in the best model's evaluation: the run comes to its end" test "$status" = 0
