@@ -52,7 +52,7 @@ KillWait=10
 ReturnToService=2
 SchedulerParameters=bf_interval=1,sched_interval=1,sched_min_interval=0
 NodeName=$host NodeAddr=127.0.0.1 CPUs=2 Sockets=1 CoresPerSocket=2 ThreadsPerCore=1 State=UNKNOWN
-PartitionName=low Nodes=$host Default=YES PriorityTier=1 PreemptMode=REQUEUE GraceTime=30
+PartitionName=low Nodes=$host Default=YES PriorityTier=1 PreemptMode=REQUEUE GraceTime=5
 PartitionName=high Nodes=$host PriorityTier=10 PreemptMode=OFF
 END
 slurmctld -D -c >"$scratch/slurmctld.out" 2>&1 &
@@ -93,7 +93,7 @@ await_step() { # await_step FOLDER STEP: within two minutes
 }
 
 export ZF_TRAIN=$train
-run=(--config "$steady/zenflow.json" "${tiny[@]}" --per_device_train_batch_size 8 --max_steps 300 --save_strategy no)
+run=(--config "$steady/zenflow.json" "${tiny[@]}" --per_device_train_batch_size 8 --max_steps 2000 --save_strategy no)
 whole=$scratch/whole
 check "the run that is never stopped" ranks 2 "$train" "${run[@]}" --output_dir "$whole"
 
@@ -136,7 +136,7 @@ for launcher in srun mpirun; do
     check "$launcher: says how it went on" test "$(grep -c '^resuming from ' "$scratch/$id.log")" = 2
     check "$launcher: gives the model of the run that was never stopped" cmp "$whole/model.safetensors" "$out/model.safetensors"
     check "$launcher: and its log" compare "$whole/trainer_log.jsonl" "$out/trainer_log.jsonl" 0
-    [ $failures = 0 ] || tail -n 30 "$scratch/$id.log"
+    [ $failures = 0 ] || tail -n 30 "$scratch/$id.log" "$scratch"/slurm{ctld,d}.log
 done
 
 # What is no preemption ends the job.

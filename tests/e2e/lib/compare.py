@@ -30,7 +30,8 @@ def main():
     first = int(sys.argv[4]) if len(sys.argv) > 4 else 0
     a, b = (read(path, first) for path in sys.argv[1:3])
     if not a or [list(e) for e in a] != [list(e) for e in b]:
-        sys.exit(f"{len(a)} and {len(b)} entries, or other keys:\n{a}\n{b}")
+        other = next((pair for pair in zip(a, b) if list(pair[0]) != list(pair[1])), "")
+        sys.exit(f"{len(a)} and {len(b)} entries, or other keys: {other}")
     for left, right in zip(a, b):
         for key in left:
             difference = abs(left[key] - right[key])
