@@ -168,7 +168,7 @@ void sharing_exchange(struct engine *e)
     int first = 0;
     if (!sharing_is_needed(e))
         return;
-    e->device->event_wait(e->sharing.read);
+    e->device->event_wait(e->sharing.read); /* over, where the host has waited for a norm since */
     e->sharing.n_rows = e->sharing.n_runs = 0;
     streams_follow(e, e->streams.reducing, e->device->compute);
     for (int i = 0; i < e->n_matrices; i++) {

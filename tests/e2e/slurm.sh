@@ -52,7 +52,7 @@ KillWait=10
 ReturnToService=2
 SchedulerParameters=bf_interval=1,sched_interval=1,sched_min_interval=0
 NodeName=$host NodeAddr=127.0.0.1 CPUs=2 Sockets=1 CoresPerSocket=2 ThreadsPerCore=1 State=UNKNOWN
-PartitionName=low Nodes=$host Default=YES PriorityTier=1 PreemptMode=REQUEUE GraceTime=5
+PartitionName=low Nodes=$host Default=YES PriorityTier=1 PreemptMode=REQUEUE GraceTime=2
 PartitionName=high Nodes=$host PriorityTier=10 PreemptMode=OFF
 END
 slurmctld -D -c >"$scratch/slurmctld.out" 2>&1 &
@@ -93,7 +93,7 @@ await_step() { # await_step FOLDER STEP: within two minutes
 }
 
 export ZF_TRAIN=$train
-run=(--config "$steady/zenflow.json" "${tiny[@]}" --per_device_train_batch_size 8 --max_steps 2000 --save_strategy no)
+run=(--config "$steady/zenflow.json" "${tiny[@]}" --per_device_train_batch_size 8 --max_steps 5000 --save_strategy no)
 whole=$scratch/whole
 check "the run that is never stopped" ranks 2 "$train" "${run[@]}" --output_dir "$whole"
 
@@ -112,6 +112,7 @@ go_on() { # Slurm begins a requeued job after two minutes, unless it is told to
     for ((i = 0; i < 300; i++)); do
         if [ "$(restarts "$id")" = "$1" ] && [ "$(state "$id")" = PENDING ] &&
             ! pgrep -f "slurmstepd: \[$id\." >/dev/null; then # what is left of the last start is gone
+            sleep 2 # within the second in which it was revoked, slurmd would refuse its credential
             scontrol update JobId="$id" StartTime=now && return 0
         fi
         if [ "$(restarts "$id")" = "$1" ] && [ "$(state "$id")" = RUNNING ]; then return 0; fi
