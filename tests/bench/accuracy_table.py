@@ -331,12 +331,12 @@ def table_row(runs, task, title, reference):
         difference = (metric - reference[0]) / reference[1]
         verdict = f"{difference:+8.2f}  {'yes' if abs(difference) <= 1 else 'NO'}"
     name = f"{TASKS[task][0]} {METRIC_TITLES[TASKS[task][2]]}"
-    return (f"{name:<16} {title:<26} {len(runs):>5} {metric:8.4f} {format_deviation(deviation):>7} "
+    return (f"{name:<16} {title:<28} {len(runs):>5} {metric:8.4f} {format_deviation(deviation):>7} "
             f"{loss:9.4f} {format_deviation(loss_deviation):>7} {verdict}").rstrip()
 
 
 def table_lines(document):
-    yield (f"{'task, metric':<16} {'method':<26} {'seeds':>5} {'mean':>8} {'std':>7} "
+    yield (f"{'task, metric':<16} {'method':<28} {'seeds':>5} {'mean':>8} {'std':>7} "
            f"{'loss':>9} {'std':>7} {'off/std':>8}  within one std of AdamW")
     for task in TASKS:
         runs = [r for r in document["runs"] if r["task"] == task]
