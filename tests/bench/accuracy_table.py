@@ -60,13 +60,13 @@ METRIC_TITLES = {"accuracy": "accuracy", "f1": "F1", "pearson": "Pearson",
 
 COMMON = {"per_device_train_batch_size": 32, "per_device_eval_batch_size": 64,
           "max_seq_length": 128, "weight_decay": 0.01, "warmup_ratio": 0.1,
-          "lr_scheduler_type": "linear", "max_grad_norm": 1.0, "embd_pdrop": 0.1,
-          "attn_pdrop": 0.1, "resid_pdrop": 0.1, "logging_steps": 5, "save_strategy": "no"}
+          "lr_scheduler_type": "linear", "max_grad_norm": 1.0, "logging_steps": 5,
+          "save_strategy": "no"}
+DROPOUT = {"embd_pdrop": 0.1, "attn_pdrop": 0.1, "resid_pdrop": 0.1}
 
 # With a pretrained model: its own dropout, about as much of SST-2 as the others have, and few epochs: on two
 # cores one run of each task takes about an hour.
-PRETRAINED_COMMON = {**{key: value for key, value in COMMON.items() if not key.endswith("pdrop")},
-                     "per_device_train_batch_size": 16, "learning_rate": 5e-5}
+PRETRAINED_COMMON = {**COMMON, "per_device_train_batch_size": 16, "learning_rate": 5e-5}
 PRETRAINED_TASKS = {"cola": {"num_train_epochs": 1}, "mrpc": {"num_train_epochs": 2},
                     "stsb": {"num_train_epochs": 1}, "rte": {"num_train_epochs": 2},
                     "sst2": {"num_train_epochs": 1, "max_train_samples": 10000}}
@@ -89,8 +89,9 @@ METHODS = {
                      {**ZENFLOW, "zero_optimization.zenflow.update_interval": "auto"}),
     "zenflow_keep_up": ("ZenFlow keep_up",
                         {**ZENFLOW, "zero_optimization.zenflow.update_interval": "keep_up"}),
+    "witness": ("Transformers' AdamW", {"witness": True}),  # by --witness alone
 }
-WITNESS = "Transformers' AdamW"  # seed 1 alone
+OWN_METHODS = [method for method in METHODS if method != "witness"]
 DEFERRED_LR_SCALE = "zero_optimization.zenflow.deferred_lr_scale"
 DEFERRED_UPDATE = "zero_optimization.zenflow.deferred_update"
 
@@ -118,7 +119,7 @@ def parse_arguments():
     parser.add_argument("--threads", type=int, default=1, help="threads of each run (1)")
     parser.add_argument("--seeds", type=int, default=3, help="seeds of each task and method (3)")
     parser.add_argument("--tasks", nargs="+", choices=TASKS, default=list(TASKS))
-    parser.add_argument("--methods", nargs="+", choices=METHODS, default=list(METHODS))
+    parser.add_argument("--methods", nargs="+", choices=OWN_METHODS, default=OWN_METHODS)
     parser.add_argument("--deferred-lr-scale", metavar="X",
                         help="run the ZenFlow methods with this scale, a number or sqrt, and no "
                              "others; rows of their own")
@@ -138,16 +139,20 @@ def parse_arguments():
     return args
 
 
-def read_sentences(glue, task, split):
-    """All sentences of a split's file, in its order."""
+def read_rows(glue, task, split):
+    """All rows of a split's file, in its order; and of each column its place, where it has a header."""
     folder, columns, _, _ = TASKS[task]
-    path = glue / folder / f"{split}.tsv"
+    path = pathlib.Path(glue, folder, f"{split}.tsv")
     # CR and LF alone end a row: the texts hold other characters that str.splitlines breaks at.
     text = path.read_text(encoding="utf-8-sig").replace("\r\n", "\n")
     rows = [line.split("\t") for line in text.split("\n") if line]
-    if isinstance(columns[0], str):
-        header = rows.pop(0)
-        columns = [header.index(name) for name in columns]
+    header = rows.pop(0) if isinstance(columns[0], str) else range(len(rows[0]))
+    return rows, {name: place for place, name in enumerate(header)}
+
+
+def read_sentences(glue, task, split):
+    rows, place = read_rows(glue, task, split)
+    columns = [place[name] for name in TASKS[task][1]]
     return [row[c].strip() for row in rows for c in columns if c < len(row) and row[c].strip()]
 
 
@@ -158,18 +163,23 @@ def write_corpus(path, glue, split):
     return len(sentences)
 
 
-def run_zf_train(args, settings, output_dir, threads):
-    """Runs zf-train with these settings. Returns all_results.json, the log's records, and what was said."""
-    command = [str(args.zf_train)]
-    for key, value in {**settings, "output_dir": output_dir, "overwrite_output_dir": "true",
-                       "num_threads": threads, "device": "cpu"}.items():
-        command += [f"--{key}", str(value)]
+def run_command(command, threads):
     environment = {**os.environ, "OMP_NUM_THREADS": str(threads),
                    "OPENBLAS_NUM_THREADS": str(threads)}
     done = subprocess.run(command, env=environment, capture_output=True, text=True)
     if done.returncode != 0:
         raise RuntimeError(f"exit status {done.returncode} of {shlex.join(command)}\n"
                            f"{done.stderr[-2000:]}")
+    return done
+
+
+def run_zf_train(args, settings, output_dir, threads):
+    """Runs zf-train with these settings. Returns all_results.json, the log's records, and what was said."""
+    command = [str(args.zf_train)]
+    for key, value in {**settings, "output_dir": output_dir, "overwrite_output_dir": "true",
+                       "num_threads": threads, "device": "cpu"}.items():
+        command += [f"--{key}", str(value)]
+    done = run_command(command, threads)
     results = json.loads((output_dir / "all_results.json").read_text())
     log = [json.loads(line) for line in (output_dir / "trainer_log.jsonl").open()]
     return results, log, done.stderr
@@ -217,7 +227,7 @@ def train_language_model(args):
 
 def task_settings(args, task):
     """What all methods of a task share."""
-    own = {**COMMON, **TASKS[task][3]}
+    own = {**COMMON, **DROPOUT, **TASKS[task][3]}
     if args.pretrained:
         own = {**PRETRAINED_COMMON, **PRETRAINED_TASKS[task]}
     settings = {"task_name": task, **own}
@@ -228,8 +238,6 @@ def task_settings(args, task):
 
 
 def method_settings(args, method):
-    if method == "witness":
-        return {"witness": True}
     settings = dict(METHODS[method][1])
     if args.deferred_lr_scale:
         settings[DEFERRED_LR_SCALE] = args.deferred_lr_scale
@@ -239,8 +247,6 @@ def method_settings(args, method):
 
 
 def method_title(method, settings):
-    if method == "witness":
-        return WITNESS
     scale = settings.get(DEFERRED_LR_SCALE)
     all_steps = DEFERRED_UPDATE in settings
     return METHODS[method][0] + (f", scale {scale}" if scale else ", all steps" * all_steps)
@@ -256,38 +262,30 @@ def last_quarter_loss(log, total_steps):
     return sum(loss * n for loss, n in late) / sum(n for _, n in late)
 
 
+def run_witness(args, settings):
+    """The same of Transformers' run: results, log and what was said."""
+    script = str(ROOT / "tests/bench/accuracy_witness.py")
+    done = run_command([args.witness, script, json.dumps(settings)], args.threads)
+    found = json.loads(done.stdout)
+    return found["results"], found["log"], done.stderr
+
+
 def run_fine_tuning(args, model, task, method, seed):
     """One run, as a record for the JSON file."""
-    if method == "witness":
-        return run_witness(args, model, task, seed)
     shared, own = task_settings(args, task), method_settings(args, method)
     title = method_title(method, own)
-    output_dir = args.work / f"{task}-{title.replace(' ', '_').replace(',', '')}-{seed}"
-    results, log, said = run_zf_train(args, {**shared, **own, "model_name_or_path": model,
-                                             "data_dir": args.glue, "seed": seed}, output_dir,
-                                      args.threads)
-    shutil.rmtree(output_dir)
+    settings = {**shared, "model_name_or_path": str(model), "data_dir": str(args.glue), "seed": seed}
+    if method == "witness":
+        results, log, said = run_witness(args, settings)
+    else:
+        output_dir = args.work / f"{task}-{title.replace(' ', '_').replace(',', '')}-{seed}"
+        results, log, said = run_zf_train(args, {**settings, **own}, output_dir, args.threads)
+        shutil.rmtree(output_dir)
     return {"task": task, "method": method, "title": title, "seed": seed,
             "metric": results["eval_" + TASKS[task][2]],
             "last_quarter_loss": last_quarter_loss(log, results["global_step"]),
             "settings": shared, "method_settings": own, "commit": find_commit(),
             "results": results, **find_locality(log, said)}
-
-
-def run_witness(args, model, task, seed):
-    shared = task_settings(args, task)
-    out = args.work / f"{task}-witness-{seed}.json"
-    args.work.mkdir(parents=True, exist_ok=True)
-    environment = {**os.environ, "OMP_NUM_THREADS": str(args.threads)}
-    command = [args.witness, ROOT / "tests/bench/accuracy_witness.py", json.dumps(shared), model, args.glue, str(seed), out]
-    done = subprocess.run(command, env=environment, capture_output=True, text=True)
-    if done.returncode != 0:
-        raise RuntimeError(f"exit status {done.returncode} of accuracy_witness.py\n{done.stderr[-2000:]}")
-    results = json.loads(out.read_text())
-    out.unlink()
-    return {"task": task, "method": "witness", "title": WITNESS, "seed": seed, "metric": results.pop("metric"),
-            "last_quarter_loss": last_quarter_loss(results.pop("log"), results["global_step"]), "settings": shared,
-            "method_settings": method_settings(args, "witness"), "commit": find_commit(), "results": results}
 
 
 def find_locality(log, said):
@@ -341,7 +339,7 @@ def table_lines(document):
     for task in TASKS:
         runs = [r for r in document["runs"] if r["task"] == task]
         reference = None
-        for _, title in sorted({([*METHODS, "witness"].index(r["method"]), r["title"]) for r in runs}):
+        for _, title in sorted({(list(METHODS).index(r["method"]), r["title"]) for r in runs}):
             own = [r for r in runs if r["title"] == title]
             yield table_row(own, task, title, reference)
             if title == "AdamW":

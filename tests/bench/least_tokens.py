@@ -7,37 +7,29 @@ For each machine, model and way of keeping the optimizer's state: sequences of 1
 from the list below; means over 16 steps, a new choice among them. Where the resident run does not fit its time counts all
 the same. Nothing is measured: these are plans.
 """
-import json
-import subprocess
 import sys
-import tempfile
 from concurrent.futures import ThreadPoolExecutor
+
+from planned import ZENFLOW, planned
 
 LENGTH = 128
 SEQUENCES = [4, 8, 16, 24, 32, 64, 128, 256]
 MOST = 1.05
 MACHINES = ["h100", "h200"]
 MODELS = ["gpt2-xl", "llama-2-7b"]
-ZENFLOW = ["--method", "staggered", "--topk_ratio", "0.05", "--update_interval", "4", "--select_interval", "16"]
 WAYS = {"ZenFlow, windows on the device": ZENFLOW, "ZenFlow, windows on the host": ZENFLOW + ["--accumulate", "host"],
         "ZeRO-Offload": ["--method", "offload"]}
 
 
-def mean_seconds(bench, machine, model, sequences, way):
-    with tempfile.NamedTemporaryFile() as out:
-        subprocess.run([bench, "train", "--plan", machine, "--preset", model, "--seqs", str(sequences), "--length", str(LENGTH),
-                        "--dropout", "0", "--steps", "16", "--json", out.name, *way], check=True, stdout=subprocess.DEVNULL)
-        return json.load(open(out.name))["methods"][0]["mean_seconds"]
-
-
 class Search:
-    def __init__(self, bench, machine, model):
-        self.bench, self.machine, self.model, self.known = bench, machine, model, {}
+    def __init__(self, build, machine, model):
+        self.build, self.machine, self.model, self.known = build, machine, model, {}
 
     def seconds(self, sequences, way):
         key = (sequences, *way)
         if key not in self.known:
-            self.known[key] = mean_seconds(self.bench, self.machine, self.model, sequences, way)
+            figures = planned(self.build, self.machine, self.model, sequences, LENGTH, ["--steps", "16", *way])
+            self.known[key] = figures["mean_seconds"]
         return self.known[key]
 
     def ratio(self, sequences, way):
@@ -64,8 +56,7 @@ class Search:
 
 
 def main():
-    bench = sys.argv[1] + "/zf-bench"
-    searches = [Search(bench, machine, model) for machine in MACHINES for model in MODELS]
+    searches = [Search(sys.argv[1], machine, model) for machine in MACHINES for model in MODELS]
     with ThreadPoolExecutor(2) as pool:
         for lines in pool.map(lambda s: list(s.lines()), searches):
             print("\n".join(lines), flush=True)

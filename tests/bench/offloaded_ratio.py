@@ -12,17 +12,19 @@ Nothing is measured: these are plans.
 """
 import json
 import pathlib
-import subprocess
 import sys
 import tempfile
 from concurrent.futures import ThreadPoolExecutor
+
+from planned import ZENFLOW, planned
 
 MACHINES = ["h100", "h200"]
 HOST_RATES = [200e9, 340e9]  # bytes a second of the host's AdamW
 NO_LIMIT = 1e13
 MODELS = ["gpt2-xl", "gpt-6.7b"]
 SEQUENCES = [4, 8, 16]
-ZENFLOW = ["--method", "staggered", "--topk_ratio", "0.05", "--update_interval", "4", "--select_interval", "16", "--steps", "32"]
+LENGTH = 512
+OFFLOADED = [*ZENFLOW, "--steps", "32"]
 RESIDENT = ["--method", "resident", "--steps", "8"]
 
 
@@ -41,39 +43,31 @@ def write_hosts(folder):
             host_path(folder, machine, rate).write_text(json.dumps(rates))
 
 
-def plan(bench, machine, model, sequences, method):
-    with tempfile.NamedTemporaryFile() as out:
-        subprocess.run([bench, "train", "--plan", machine, "--preset", model, "--seqs", str(sequences), "--length", "512",
-                        "--dropout", "0", "--json", out.name, *method], check=True, stdout=subprocess.DEVNULL)
-        return json.load(open(out.name))["methods"][0]
-
-
-def limit(bench, folder, machine, model, sequences, missed):
+def limit(build, folder, machine, model, sequences, missed):
     """What limits a step, and its seconds."""
-    beside_any = plan(bench, host_path(folder, machine, NO_LIMIT), model, sequences, ZENFLOW)["median_seconds"]
+    beside_any = planned(build, host_path(folder, machine, NO_LIMIT), model, sequences, LENGTH, OFFLOADED)["median_seconds"]
     of_host = missed["plan"]["critical_path_seconds"].get("host AdamW", 0)
     return ("its host's AdamW", of_host) if of_host > beside_any else ("the device", beside_any)
 
 
-def row(bench, folder, machine, rate, model, sequences):
+def row(build, folder, machine, rate, model, sequences):
     path = host_path(folder, machine, rate)
-    zenflow, resident = (plan(bench, path, model, sequences, method) for method in (ZENFLOW, RESIDENT))
+    zenflow, resident = (planned(build, path, model, sequences, LENGTH, way) for way in (OFFLOADED, RESIDENT))
     median, stall, traffic = zenflow["median_seconds"], zenflow["stall_share"], zenflow["link_model_sizes"]
     ratio, worst = median / resident["median_seconds"], zenflow["worst_seconds"] / median
     line = (f"{machine:5s} {rate / 1e9:4.0f} {model:9s} {sequences:3d} {median * 1e3:8.2f} {ratio:6.3f} {stall:6.1%} {worst:6.3f}"
             f" {traffic:6.3f}")
     if ratio > 1.05 or stall > 0.02 or worst > 1.1 or traffic > 0.6:
-        what, seconds = limit(bench, folder, machine, model, sequences, zenflow)
+        what, seconds = limit(build, folder, machine, model, sequences, zenflow)
         line += f"  missed: {median / seconds:.3f} times what {what} takes"
     return line
 
 
 def main():
-    bench = sys.argv[1] + "/zf-bench"
     print("GPU  GB/s model     seqs  ms/step  ratio  stall  worst traffic")
     with tempfile.TemporaryDirectory() as folder, ThreadPoolExecutor(2) as pool:
         write_hosts(folder)
-        rows = [pool.submit(row, bench, folder, machine, rate, model, sequences)
+        rows = [pool.submit(row, sys.argv[1], folder, machine, rate, model, sequences)
                 for machine in MACHINES for rate in HOST_RATES for model in MODELS for sequences in SEQUENCES]
         for done in rows:
             print(done.result(), flush=True)
