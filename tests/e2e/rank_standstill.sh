@@ -31,8 +31,9 @@ all_ended() { # within ten seconds no process is more than a status that nobody 
     done
     return 1
 }
-is_told() { # is_told RANK WHAT: the sentence, and all ranks' places
-    check "rank $1 is named" grep -q "^zf-train: rank $1 (process ${pids[$1]} on $(hostname)) $2.*(ddp_timeout is 3)" "$scratch/log"
+is_told() { # is_told RANK WHAT: the sentence, and all ranks' places. Ranks look once in a second or two.
+    grep '^zf-train: rank' "$scratch/log" || true
+    check "rank $1 is named" grep -q "^zf-train: rank $1 (process ${pids[$1]} on $(hostname)) $2 for [345] seconds (ddp_timeout is 3)" "$scratch/log"
     for r in 0 1 2; do
         check "where rank $r was" grep -q "^  rank $r (process ${pids[$r]} on .*): at [a-z ]*, .*after [0-9]* collectives" "$scratch/log"
     done
@@ -48,7 +49,7 @@ for rank in 1 0; do
     check "rank $rank is stopped: within 3 + 10 seconds" test $((SECONDS - began)) -le 13
     check "rank $rank is stopped: all are gone" all_ended
     if [ $rank = 1 ]; then
-        is_told 1 "is stopped or unreachable: nothing was heard of it for 3 seconds"
+        is_told 1 "is stopped or unreachable: nothing was heard of it"
     else # each other rank sees itself and rank 0
         check "rank 0 is named" grep -q "^zf-train: rank 0 (process ${pids[0]} on .*) is stopped or unreachable" "$scratch/log"
     fi
@@ -97,7 +98,7 @@ END
     check "rank 1 hangs: within 3 + 10 seconds of the last step" test \
         $(($(date +%s) - $(stat -c %Y "$scratch/out/trainer_log.jsonl"))) -le 13
     check "rank 1 hangs: all are gone" all_ended
-    is_told 1 "is the one that the others wait for: no rank has gone on for 3 seconds"
+    is_told 1 "is the one that the others wait for: no rank has gone on"
 fi
 
 # mpirun takes its time: ranks see for themselves that one is gone, though they may stand still as long as they like.
