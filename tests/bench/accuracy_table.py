@@ -17,7 +17,7 @@ adds Transformers' own AdamW with the same settings, one seed of each task (test
 The results go to accuracy.json (raw, one record a run) and accuracy.txt (the table) in the folder
 --out, accuracy_pretrained.json and .txt with --pretrained. Runs that the JSON file already holds
 are skipped, so the script can be stopped and called again.
---deferred-lr-scale and --deferred-update add rows for ZenFlow with that setting to the same table.
+--deferred-lr-scale, --deferred-update and --select-interval add rows for ZenFlow with that setting to the same table.
 --locality prints, of the runs that the JSON file holds, how local the important channels were, layer by
 layer, and what choosing them takes of the other ranks; no run is made.
 
@@ -94,6 +94,8 @@ METHODS = {
 OWN_METHODS = [method for method in METHODS if method != "witness"]
 DEFERRED_LR_SCALE = "zero_optimization.zenflow.deferred_lr_scale"
 DEFERRED_UPDATE = "zero_optimization.zenflow.deferred_update"
+SELECT_STRATEGY = "zero_optimization.zenflow.select_strategy"
+SELECT_INTERVAL = "zero_optimization.zenflow.select_interval"
 
 QUICK_EXAMPLES = 320  # of each split, with --quick
 QUICK_EPOCHS = 2
@@ -125,6 +127,8 @@ def parse_arguments():
                              "others; rows of their own")
     parser.add_argument("--deferred-update", choices=["all_steps"],
                         help="the same for what a deferred update stands for")
+    parser.add_argument("--select-interval", type=int, metavar="N",
+                        help="the same for a choice of important channels every N steps, not once an epoch")
     parser.add_argument("--witness", metavar="PYTHON",
                         help="with --pretrained: run Transformers' AdamW by this python, and nothing else")
     parser.add_argument("--locality", action="store_true",
@@ -132,7 +136,7 @@ def parse_arguments():
     parser.add_argument("--quick", action="store_true",
                         help="a dry run of a minute, in accuracy_quick.json and .txt")
     args = parser.parse_args()
-    if args.deferred_lr_scale or args.deferred_update:
+    if args.deferred_lr_scale or args.deferred_update or args.select_interval:
         args.methods = [m for m in args.methods if m.startswith("zenflow")]
     if args.witness:
         args.methods, args.seeds = ["witness"], 1
@@ -243,23 +247,38 @@ def method_settings(args, method):
         settings[DEFERRED_LR_SCALE] = args.deferred_lr_scale
     if args.deferred_update:
         settings[DEFERRED_UPDATE] = args.deferred_update
+    if args.select_interval:
+        settings.update({SELECT_STRATEGY: "step", SELECT_INTERVAL: args.select_interval})
     return settings
 
 
 def method_title(method, settings):
     scale = settings.get(DEFERRED_LR_SCALE)
-    all_steps = DEFERRED_UPDATE in settings
-    return METHODS[method][0] + (f", scale {scale}" if scale else ", all steps" * all_steps)
+    every = settings.get(SELECT_INTERVAL)
+    return (METHODS[method][0] + (f", scale {scale}" if scale else "") + ", all steps" * (DEFERRED_UPDATE in settings)
+            + (f", choice every {every}" if every else ""))
+
+
+def training_records(log):
+    """The log's records of training, each with the number of steps since the one before it, which it covers."""
+    records = [r for r in log if "loss" in r]
+    ends = [0] + [r["step"] for r in records]
+    return [(r, r["step"] - before) for r, before in zip(records, ends)]
 
 
 def last_quarter_loss(log, total_steps):
-    """Mean training loss over the steps of the last quarter; a record covers those since the one
-    before it."""
-    records = [r for r in log if "loss" in r]
-    ends = [0] + [r["step"] for r in records]
-    late = [(r["loss"], r["step"] - before) for r, before in zip(records, ends)
-            if r["step"] > 0.75 * total_steps]
+    """Mean training loss over the steps of the last quarter."""
+    late = [(r["loss"], n) for r, n in training_records(log) if r["step"] > 0.75 * total_steps]
     return sum(loss * n for loss, n in late) / sum(n for _, n in late)
+
+
+def find_waits(log):
+    """The last update interval of a run with ZenFlow, and the share of its time that the device stood still."""
+    records = training_records(log)
+    if "update_interval" not in records[-1][0]:
+        return {}
+    stalled, lasted = (sum(r[key] * n for r, n in records) for key in ("stall_seconds", "step_seconds"))
+    return {"update_interval": records[-1][0]["update_interval"], "stall": stalled / lasted}
 
 
 def run_witness(args, settings):
@@ -285,7 +304,7 @@ def run_fine_tuning(args, model, task, method, seed):
             "metric": results["eval_" + TASKS[task][2]],
             "last_quarter_loss": last_quarter_loss(log, results["global_step"]),
             "settings": shared, "method_settings": own, "commit": find_commit(),
-            "results": results, **find_locality(log, said)}
+            "results": results, **find_waits(log), **find_locality(log, said)}
 
 
 def find_locality(log, said):
@@ -320,6 +339,15 @@ def format_deviation(deviation):
     return "-" if deviation is None else f"{deviation:.4f}"
 
 
+def format_waits(runs):
+    """Means of the runs that tell of them."""
+    told = [r for r in runs if "stall" in r]
+    if not told:
+        return f"{'-':>4} {'-':>6}"
+    interval, stall = (statistics.fmean(r[key] for r in told) for key in ("update_interval", "stall"))
+    return f"{interval:4.1f} {stall:6.2%}"
+
+
 def table_row(runs, task, title, reference):
     """One line of the table. reference: mean and deviation of AdamW, or None for AdamW itself."""
     metric, deviation = mean_and_deviation([r["metric"] for r in runs])
@@ -329,13 +357,13 @@ def table_row(runs, task, title, reference):
         difference = (metric - reference[0]) / reference[1]
         verdict = f"{difference:+8.2f}  {'yes' if abs(difference) <= 1 else 'NO'}"
     name = f"{TASKS[task][0]} {METRIC_TITLES[TASKS[task][2]]}"
-    return (f"{name:<16} {title:<28} {len(runs):>5} {metric:8.4f} {format_deviation(deviation):>7} "
-            f"{loss:9.4f} {format_deviation(loss_deviation):>7} {verdict}").rstrip()
+    return (f"{name:<16} {title:<33} {len(runs):>5} {metric:8.4f} {format_deviation(deviation):>7} "
+            f"{loss:9.4f} {format_deviation(loss_deviation):>7} {format_waits(runs)} {verdict}").rstrip()
 
 
 def table_lines(document):
-    yield (f"{'task, metric':<16} {'method':<28} {'seeds':>5} {'mean':>8} {'std':>7} "
-           f"{'loss':>9} {'std':>7} {'off/std':>8}  within one std of AdamW")
+    yield (f"{'task, metric':<16} {'method':<33} {'seeds':>5} {'mean':>8} {'std':>7} "
+           f"{'loss':>9} {'std':>7} {'S':>4} {'stall':>6} {'off/std':>8}  within one std of AdamW")
     for task in TASKS:
         runs = [r for r in document["runs"] if r["task"] == task]
         reference = None
@@ -370,6 +398,7 @@ def format_document(document):
              *size_lines(document), "", *table_lines(document), "",
              "loss: mean training loss of the last quarter of the steps. std: sample standard "
              "deviation over the seeds.",
+             "S: the update interval at the end; stall: the share of the time in which the device waited; means.",
              "off/std: difference of the means in standard deviations of AdamW."]
     return "\n".join(lines) + "\n"
 

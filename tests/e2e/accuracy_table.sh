@@ -13,7 +13,7 @@ check "which choose no channels" not "${table[@]}" --locality
 cp "$scratch/check.log" "$scratch/printed"
 check "and that is said" grep -q "none of its 2 runs tells of choices" "$scratch/printed"
 check "runs of ZenFlow" "${table[@]}" --methods zenflow
-check "are beside them" grep -Eq '^SST-2 accuracy +ZenFlow +2 ' "$scratch/accuracy_quick.txt"
+check "are beside them" grep -Eq '^SST-2 accuracy +ZenFlow +2 .* 4\.0 +[0-9]+\.[0-9]+%' "$scratch/accuracy_quick.txt"
 check "how local its channels were" "${table[@]}" --locality
 cp "$scratch/check.log" "$scratch/printed"
 check "is the mean over the seeds" python3 - "$scratch" <<'END'
@@ -31,4 +31,13 @@ for name, layer in ("embeddings", 0), ("block 1", 1):
             mean = sum(r["locality"][figure]["layers"][layer][i] for r in runs) / 2
             assert abs(float(rows[name][at + i].rstrip("%")) - 100 * mean) < 0.051, (name, figure, i, rows[name], mean)
 END
+check "runs that choose every five steps" "${table[@]}" --methods zenflow --select-interval 5
+check "have a row of their own" grep -Eq '^SST-2 accuracy +ZenFlow, choice every 5 +2 ' "$scratch/accuracy_quick.txt"
+check "and choose so" python3 -c '
+import json, sys
+runs = [r for r in json.load(open(sys.argv[1]))["runs"] if r["title"].endswith("every 5")]
+assert len(runs) == 2
+for r in runs:
+    assert r["locality"]["choices"] == (r["results"]["global_step"] + 4) // 5, r
+' "$scratch/accuracy_quick.json"
 finish
