@@ -1,18 +1,17 @@
 /* The invariants of the ZenFlow engine (offload/README.md), each a test of its own name:
  * `zenflow_invariants I5` runs one. Under mpirun the rank-dependent ones run on all ranks. */
 #include "tests/cuda_emulator/emulator.h"
-#include "tests/property/zenflow/hostile.h"
 #include "tests/property/zenflow/interval.h"
 #include "tests/property/zenflow/link.h"
 #include "tests/property/zenflow/oracle.h"
 #include "tests/property/zenflow/places.h"
-#include "tests/property/zenflow/problem.h"
+#include "tests/property/zenflow/resuming.h"
+#include "tests/property/zenflow/shared.h"
 #include "tests/seed.h"
 #include "tests/testing.h"
 
 #include "data/alloc.h"
 #include "data/bf16.h"
-#include "data/file.h"
 #include "offload/engine/internal.h"
 
 #include <math.h>
@@ -22,54 +21,6 @@
 /* Where this is linked with the emulator. */
 extern struct emulator_counts emulator_counts(void) __attribute__((weak));
 extern void emulator_drain(void) __attribute__((weak));
-
-static bool on_cuda(void)
-{
-    return problem_device->dtype == DTYPE_BF16;
-}
-
-/* Problems that a test tries; under the emulator each runs in another order of streams, and takes
- * so long that only the long ring tries many. */
-static unsigned cases(unsigned on_cpu)
-{
-    if (in_long_ring())
-        return on_cuda() && on_cpu < 50 ? 50 : on_cpu;
-    return test_repeats(3 * (on_cuda() && on_cpu > 4 ? 4 : on_cpu));
-}
-
-static int steps(int on_cpu)
-{
-    return on_cuda() && on_cpu > 40 ? 40 : on_cpu;
-}
-
-/* How near two ways of summing come, where parameters are rounded to bf16 in between: a sum's last
- * bit may tip a rounding over. */
-static double near(double exact)
-{
-    return on_cuda() ? 2e-3 : exact;
-}
-
-static double distance(const float *a, const float *b, size_t n)
-{
-    double difference = 0, size = 0;
-    for (size_t i = 0; i < n; i++) {
-        difference += ((double)a[i] - b[i]) * ((double)a[i] - b[i]);
-        size += (double)b[i] * b[i];
-    }
-    return sqrt(difference / size);
-}
-
-static void assert_same_bits(const struct problem *a, const struct problem *b, const char *what)
-{
-    if (memcmp(a->params, b->params, sizeof(float) * a->table.n_elements) != 0)
-        fail_msg("parameters differ in their bits: %s", what);
-}
-
-static void run(struct problem *p, int first, int last)
-{
-    for (int step = first; step < last; step++)
-        problem_step(p, step);
-}
 
 /* The windows' length and the important channels are the oracle's. */
 static void assert_same_schedule(const struct problem *p, const struct oracle *o, unsigned seed,
@@ -451,35 +402,6 @@ static void I5_unwatched(void **state)
     }
 }
 
-static char *shared_folder(void)
-{
-    char folder[64] = "/tmp/zf-test-engine-XXXXXX";
-    if (comm_rank(world) == 0 && !mkdtemp(folder))
-        fail_msg("no temporary folder");
-    comm_broadcast(world, folder, sizeof folder, 0);
-    return zf_strdup(folder);
-}
-
-/* What a training checkpoint does: the model's parameters beside the engine's state, which may be
- * all that anybody has looked at since the last step. */
-static void resume_at(struct problem *p, struct problem *resumed, const char *folder)
-{
-    struct zf_error err;
-    assert_works(engine_save(p->engine, folder, &err), err);
-    problem_read_params(p);
-    problem_copy_params(resumed, p);
-    assert_works(engine_load(resumed->engine, folder, &err), err);
-}
-
-static void remove_shared(char *folder)
-{
-    struct zf_error err;
-    comm_barrier(world);
-    if (comm_rank(world) == 0)
-        assert_works(file_remove_directory(folder, &err), err);
-    free(folder);
-}
-
 /* Where parameters live, beside whole on each rank's device. */
 enum params_place { PARAMS_DEVICE, PARAMS_HOST, PARAMS_DIVIDED };
 
@@ -640,174 +562,6 @@ static void M5(void **state)
         free(expected);
         problem_destroy(&base);
     }
-}
-
-/* With bf16 and update_interval "auto" among them. */
-static struct engine_config config_to_resume(unsigned seed)
-{
-    struct engine_config c = problem_random_config(seed);
-    c.bf16 = seed % 3 == 2;
-    if (seed % 4 == 3 && c.topk_ratio > 0) {
-        c.update_interval = 0;
-        c.apply_lag = 1;
-        c.auto_ratio = 0.5;
-    }
-    return c;
-}
-
-/* N steps, save, load, N steps equals 2 N steps, at every N; saved and loaded once more where it
- * only has to finish, it ends alike. */
-static void I6(void **state)
-{
-    (void)state;
-    char *folder = shared_folder();
-    const int stride = in_long_ring() ? 1 : 4; /* four problems of a kind share the Ns */
-    for (unsigned seed = 0; seed < 16; seed++) {
-        struct engine_config c = config_to_resume(200 + seed);
-        for (int n = (int)seed / 4 % stride; n <= 14; n += stride) {
-            struct problem p, resumed, at_the_end;
-            problem_create(&p, seed, world, &c);
-            run(&p, 0, n);
-            problem_create(&resumed, seed, world, &c);
-            resume_at(&p, &resumed, folder);
-            for (int step = n; step < 2 * n + 6; step++) {
-                struct step_report a = problem_step(&p, step), b = problem_step(&resumed, step);
-                assert_same_bits(&p, &resumed, problem_describe(&c));
-                assert_int_equal(a.staleness, b.staleness);
-                assert_int_equal(a.bytes_down, b.bytes_down);
-            }
-            problem_create(&at_the_end, seed, world, &c);
-            resume_at(&p, &at_the_end, folder);
-            problem_finish(&p);
-            problem_finish(&resumed);
-            problem_finish(&at_the_end);
-            assert_same_bits(&p, &resumed, problem_describe(&c));
-            assert_same_bits(&p, &at_the_end, problem_describe(&c));
-            problem_destroy(&p);
-            problem_destroy(&resumed);
-            problem_destroy(&at_the_end);
-        }
-    }
-    remove_shared(folder);
-}
-
-/* Loading into an engine that has run, finished or not, its workers behind, is loading into a new
- * one. */
-static void I6_used_engine(void **state)
-{
-    (void)state;
-    char *folder = shared_folder();
-    for (unsigned seed = 0; seed < cases(48); seed++) {
-        struct engine_config c = config_to_resume(700 + seed), slow = c;
-        struct problem p, fresh, used;
-        int n = (int)(seed % 13), other = 50 + (int)(seed * 7 % 17);
-        problem_create(&p, seed, world, &c);
-        run(&p, 0, n);
-        slow.worker_delay_seconds = 0.0005;
-        problem_create(&used, seed, world, &slow);
-        run(&used, 50, other); /* with other gradients, so with other choices */
-        if (seed % 2)
-            problem_finish(&used);
-        problem_create(&fresh, seed, world, &c);
-        resume_at(&p, &used, folder);
-        resume_at(&p, &fresh, folder);
-        for (int step = n; step < n + 12; step++) {
-            struct step_report a = problem_step(&fresh, step), b = problem_step(&used, step);
-            assert_same_bits(&fresh, &used, problem_describe(&c));
-            assert_int_equal(a.staleness, b.staleness);
-            assert_int_equal(a.bytes_down, b.bytes_down);
-            assert_int_equal(a.bytes_up, b.bytes_up);
-            assert_int_equal(a.update_interval, b.update_interval);
-        }
-        problem_finish(&fresh);
-        problem_finish(&used);
-        assert_same_bits(&fresh, &used, problem_describe(&c));
-        problem_destroy(&p);
-        problem_destroy(&fresh);
-        problem_destroy(&used);
-    }
-    remove_shared(folder);
-}
-
-/* A problem that has done some steps, and its optimizer file in memory with room to grow. */
-static size_t save_problem(struct problem *p, unsigned seed, int n, const char *path,
-                           const char *folder, unsigned char **bytes, size_t *capacity)
-{
-    struct engine_config c = config_to_resume(900 + seed);
-    struct zf_error err;
-    char *text;
-    size_t size;
-    problem_create(p, seed, alone, &c);
-    run(p, 0, n);
-    assert_works(engine_save(p->engine, folder, &err), err);
-    assert_works(file_read(path, &text, &size, &err), err);
-    *capacity = size + 4096;
-    *bytes = zf_realloc(text, *capacity);
-    return size;
-}
-
-/* Whatever an optimizer file says, it is refused with a sentence that names it, or runs. */
-static void hostile_checkpoints(void **state)
-{
-    (void)state;
-    const int problems = 20, changes = in_long_ring() ? 500 : (int)test_repeats(60);
-    char *folder = shared_folder();
-    char *path = zf_format("%s/optimizer-00001-of-00001.safetensors", folder);
-    int refused = 0;
-    struct zf_error err;
-    for (unsigned seed = 0; seed < (unsigned)problems; seed++) {
-        struct problem p;
-        unsigned char *good;
-        size_t capacity;
-        const size_t n =
-            save_problem(&p, seed, 1 + (int)(seed * 7 % 17), path, folder, &good, &capacity);
-        unsigned char *bad = zf_malloc(capacity);
-        for (int i = 0; i < changes; i++) {
-            memcpy(bad, good, n);
-            const uint32_t what = 1000 * (1 + test_seed()) * (seed + 1) + (uint32_t)i;
-            const size_t m = hostile_change(bad, n, capacity, what);
-            assert_works(file_write(path, bad, m, &err), err);
-            if (hostile_load(&p, folder, &err))
-                continue;
-            refused++;
-            if (!strstr(err.text, folder))
-                fail_msg("problem %u, change %u: %s", seed, what, err.text);
-        }
-        assert_works(file_write(path, good, n, &err), err);
-        assert_true(hostile_load(&p, folder, &err)); /* the engine is none the worse */
-        problem_destroy(&p);
-        free(bad);
-        free(good);
-    }
-    print_message("%d of %d changed optimizer files refused, all others run\n", refused,
-                  problems * changes);
-    assert_true(refused > problems * changes / 2 && refused < problems * changes);
-    free(path);
-    remove_shared(folder);
-}
-
-/* Another number of ranks reads the checkpoint: all ranks' is read by one, and goes on alike. */
-static void I6_other_ranks(void **state)
-{
-    (void)state;
-    char *folder = shared_folder();
-    for (unsigned seed = 0; seed < 10; seed++) {
-        struct engine_config c = problem_random_config(300 + seed);
-        struct problem p, one;
-        c.params_divided = c.values_follow = seed % 2;
-        problem_value_slots = (int)seed % 3;
-        problem_create(&p, seed, world, &c);
-        run(&p, 0, 7);
-        problem_create(&one, seed, alone, &c);
-        resume_at(&p, &one, folder);
-        run(&p, 7, 20);
-        run(&one, 7, 20);
-        assert_true(distance(p.params, one.params, p.table.n_elements) < near(1e-5));
-        problem_destroy(&p);
-        problem_destroy(&one);
-        comm_barrier(world);
-    }
-    remove_shared(folder);
 }
 
 /* As problem_step, where the channels of the first rank have by far the largest gradients. */
