@@ -4,11 +4,16 @@ kernel's floor: the time below which no implementation of it can come.
 
 usage: kernel_resources.py PROGRAM          prints the table of model/README.md
        kernel_resources.py --all PROGRAM    one line for each template instance instead
+       kernel_resources.py --sass PROGRAM   prints how many instructions each kernel has, by kind, as they
+                                            stand there: a loop's once
        kernel_resources.py --check PROGRAM  fails where a kernel uses local memory (a spill, an
-                                            array that is not in registers), or where attention
-                                            does not run on tensor cores. Without cuobjdump, which
-                                            smaller toolkits lack, the second alone, in what nvcc
-                                            makes of the sources; 77: no nvcc either
+                                            array that is not in registers), where attention does
+                                            not run on tensor cores, or where a kernel of the
+                                            sources has no floor below or no line in
+                                            model/README.md. Without cuobjdump, which smaller
+                                            toolkits lack, the first is left out, and the second
+                                            is of what nvcc makes of the sources; 77: no nvcc
+                                            either
 
 Floors are for GPT-2 124M, whose heads have keys of their own, 8 sequences of 1,024 tokens, bf16, on an H200; those of operators on
 parameters for its token embeddings, (50257, 768), of which 5% are important and a quarter of the
@@ -16,6 +21,7 @@ others closes in a step.
 """
 
 import collections
+import glob
 import os
 import re
 import shutil
@@ -131,7 +137,14 @@ KERNELS = {
     "packed_kernel": (256, memory("6 bytes an element of a closing group", 6 * CLOSING * C)),
     "show_kernel": (256, memory("6 bytes an important element", 6 * IMPORTANT * C)),
     "copy_kernel": (256, memory("8 bytes an important element", 8 * IMPORTANT * C)),
+    "carry_kernel": (256, Floor("12 bytes an element that changes sides, over the link", link=12 * IMPORTANT * C)),
+    "change_kernel": (256, LAUNCH),
+    "share_kernel": (256, memory("4 bytes an important element", 4 * IMPORTANT * C)),
 }
+
+# Instructions by what they use, by how their names begin.
+KINDS = {"tensor": ("HMMA",), "fp32": ("FADD", "FMUL", "FFMA"), "MUFU": ("MUFU",),
+         "global": ("LDG", "STG"), "shared": ("LDS", "STS"), "shuffles": ("SHFL",), "barriers": ("BAR",)}
 
 
 def dynamic_shared(name):
@@ -214,7 +227,20 @@ def read_ptx(lines):
     return found
 
 
-# The table.
+def count_instructions(lines):
+    """{(mangled, arch): the number of instructions by kind, and of "all"}"""
+    found, arch, counts = {}, None, None
+    for line in lines:
+        if match := re.match(r"\s*arch = (\w+)", line):
+            arch = match[1]
+        elif match := re.match(r"\s*Function : (\w+)", line):
+            counts = found[match[1], arch] = collections.Counter()
+        elif match := re.match(r"\s*/\*[0-9a-f]{4,}\*/\s+(?:@!?U?P\w+ )?(\w+)", line):
+            counts.update(["all", *(kind for kind, names in KINDS.items() if match[1].startswith(names))])
+    return found
+
+
+# The tables.
 
 Instance = collections.namedtuple("Instance", "name registers shared blocks")
 
@@ -256,9 +282,6 @@ def print_table(resources, names, detailed):
     for instance in instances_of(resources, names, archs):
         groups.setdefault(line_of(instance, detailed), []).append(instance)
     order = list(KERNELS)
-    unknown = {g.split("<")[0] for g in groups} - set(order)
-    if unknown:
-        print(f"warning: KERNELS lacks {', '.join(sorted(unknown))}", file=sys.stderr)
     print("| kernel | floor | | µs | threads | "
           + " | ".join(f"registers, {a}" for a in archs) + " | shared, B | "
           + " | ".join(f"blocks, {a}" for a in archs) + " | occupancy, % |")
@@ -287,6 +310,19 @@ def print_line(name, instances, archs):
     print("| " + " | ".join(cells) + " |")
 
 
+def print_instructions(counts, names):
+    """One line for each kernel and architecture; of a template's instances, the range."""
+    groups = {}
+    for (mangled, arch), found in sorted(counts.items()):
+        groups.setdefault((names[mangled].split("<")[0], arch), []).append(found)
+    print("| kernel | architecture | instances | instructions | " + " | ".join(KINDS) + " |")
+    print("| --- | --- |" + " ---: |" * (2 + len(KINDS)))
+    for base, arch in sorted(groups, key=lambda g: (list(KERNELS).index(g[0]), g[1])):
+        own = groups[base, arch]
+        print(f"| `{base}` | {arch} | {len(own)} | "
+              + " | ".join(span([found[kind] for found in own]) for kind in ("all", *KINDS)) + " |")
+
+
 # The check.
 
 def check(resources, instructions, names):
@@ -309,6 +345,23 @@ def check(resources, instructions, names):
     return not faults
 
 
+def check_names():
+    """Floors above, lines in model/README.md, and kernels of the sources are of the same names."""
+    kernels = set()
+    for path in glob.glob(os.path.join(ROOT, "model", "cuda", "*.cu*")):
+        with open(path, encoding="utf-8") as file:
+            text = re.sub(r"__launch_bounds__\((?:[^()]|\([^()]*\))*\)", "", file.read())
+        kernels |= set(re.findall(r"__global__[^(]*?(\w+)\(", text))
+    with open(os.path.join(ROOT, "model", "README.md"), encoding="utf-8") as file:
+        lines = set(re.findall(r"^\| `(\w+)(?:<.*)?` ?(?:\||, other)", file.read().split("### Kernels")[1], re.M))
+    faults = [f"{name} of the sources is not in {where}" * (name in kernels)
+              or f"{name} is in {where}, but no kernel of the sources"
+              for where, names in (("KERNELS", set(KERNELS)), ("the table of model/README.md", lines))
+              for name in sorted(names ^ kernels)]
+    print("\n".join(faults) or f"{len(kernels)} kernels have a floor and a line in model/README.md")
+    return not faults
+
+
 def check_sources():
     """Where cuobjdump is absent. That no kernel uses local memory is what the build demands."""
     nvcc = find_tool("nvcc")
@@ -326,9 +379,11 @@ def check_sources():
 def main():
     programs = [a for a in sys.argv[1:] if not a.startswith("--")]
     options = set(sys.argv[1:]) - set(programs)
-    if len(programs) != 1 or options - {"--all", "--check"}:
+    if len(programs) != 1 or options - {"--all", "--check", "--sass"}:
         sys.exit(__doc__)
     tool = find_tool("cuobjdump")
+    if "--check" in options and not check_names():
+        sys.exit(1)
     if not tool and "--check" in options:
         sys.exit(not check_sources())
     if not tool:
@@ -340,7 +395,10 @@ def main():
     if "--check" in options:
         instructions = read_instructions(run_tool(tool, "-sass", programs[0]))
         sys.exit(not check(resources, instructions, names))
-    print_table(resources, names, "--all" in options)
+    if "--sass" in options:
+        print_instructions(count_instructions(run_tool(tool, "-sass", programs[0])), names)
+    else:
+        print_table(resources, names, "--all" in options)
 
 
 main()
