@@ -1,4 +1,4 @@
-/* Engines that go on from checkpoints, whole ones and hostile ones: tests for the list of invariants.c. */
+/* Engines that go on from checkpoints, whole and hostile ones: tests for the list of invariants.c. */
 #ifndef ZF_TESTS_ZENFLOW_RESUMING_H
 #define ZF_TESTS_ZENFLOW_RESUMING_H
 
