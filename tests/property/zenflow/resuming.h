@@ -1,4 +1,5 @@
-/* Engines that go on from checkpoints, whole and hostile ones: tests for the list of invariants.c. */
+/* Engines that go on from checkpoints, whole and hostile ones: tests for the list of
+ * invariants.c. */
 #ifndef ZF_TESTS_ZENFLOW_RESUMING_H
 #define ZF_TESTS_ZENFLOW_RESUMING_H
 
