@@ -33,7 +33,7 @@ struct slot {
 static struct {
     struct device device;
     struct stream compute;
-    int ordinal, multiprocessors;
+    int ordinal;
     char address[32]; /* on the PCI bus */
     int node;         /* of the host's memory that is near it, or -1 */
     struct cudaDeviceProp properties;
@@ -44,20 +44,6 @@ static struct {
     size_t arena_bytes, arena_used;
     int arena_live; /* allocations that have not been released */
 } cuda;
-
-void cuda_check(cudaError_t code, const char *call, const char *file, int line)
-{
-    if (code == cudaSuccess)
-        return;
-    fflush(stdout);
-    if (code == cudaErrorMemoryAllocation)
-        fprintf(stderr, "zf-train: %s:%d: the CUDA device is out of memory (in %s)\n", file, line,
-                call);
-    else
-        fprintf(stderr, "zf-train: %s:%d: %s failed: %s\n", file, line, call,
-                cudaGetErrorString(code));
-    exit(1);
-}
 
 /* Memory. */
 
@@ -338,25 +324,7 @@ static void zero(struct stream *s, void *dst, size_t bytes)
         check_cuda(cudaMemsetAsync(dst, 0, bytes, s->cuda));
 }
 
-/* For the operators. */
-
-void *cuda_scratch(struct stream *s, size_t bytes)
-{
-    if (bytes <= s->scratch_bytes)
-        return s->scratch;
-    if (s->scratch) {
-        stream_wait(s);
-        check_cuda(cudaFree(s->scratch));
-    }
-    s->scratch_bytes = rounded(bytes + bytes / 4);
-    check_cuda(cudaMalloc(&s->scratch, s->scratch_bytes));
-    return s->scratch;
-}
-
-int cuda_multiprocessors(void)
-{
-    return cuda.multiprocessors;
-}
+/* The device. */
 
 #define X(name) .name = cuda_##name,
 static const struct ops cuda_ops = {MODEL_OPERATORS(X).attention_cached = NULL};
@@ -393,7 +361,7 @@ static void fill_device(struct device *d)
 {
     d->name = "cuda";
     d->model = cuda.properties.name;
-    d->multiprocessors = cuda.multiprocessors;
+    d->multiprocessors = cuda_multiprocessors();
 #ifdef ZF_CUDA_EMULATED
     d->emulated = true;
 #else
@@ -448,8 +416,6 @@ struct device *device_cuda(int ordinal, struct zf_error *err)
     if (!matmul_open(err))
         return NULL;
     cuda.ordinal = ordinal;
-    check_cuda(
-        cudaDeviceGetAttribute(&cuda.multiprocessors, cudaDevAttrMultiProcessorCount, ordinal));
     check_cuda(cudaGetDeviceProperties(&cuda.properties, ordinal));
     check_cuda(cudaDeviceGetStreamPriorityRange(&cuda.least_priority, &cuda.greatest_priority));
     open_stream(&cuda.compute, compute_priority());
