@@ -2,7 +2,7 @@
 # Builds, and runs the tests of a ring. The CUDA device is built where a CUDA toolkit is found; without a
 # GPU its tests run emulated.
 #
-#   bash scripts/test.sh         full: what a change must pass. Everything optimised, what sanitizers can
+#   bash scripts/test.sh         full: what a change must pass. Most tests optimised, what sanitizers can
 #                                find with them, fuzzers for some seconds. On two cores under ten minutes
 #                                and the builds, which take five.
 #   bash scripts/test.sh fast    one room at a time, formats, rooms; optimised. Under a minute and the build.
