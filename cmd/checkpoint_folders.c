@@ -84,8 +84,7 @@ bool checkpoint_is_any(const char *output_dir, bool *any, struct zf_error *err)
     return true;
 }
 
-/* Where a run was killed while two names were exchanged, which some file systems do in two steps.
- */
+/* Where a run was killed while two names were exchanged: some file systems do it in two steps. */
 static bool put_back(const char *output_dir, const char *name, struct zf_error *err)
 {
     const size_t n = strlen(name), end = sizeof REPLACED - 1;

@@ -4,8 +4,7 @@
 
 #include "cmd/run.h"
 
-/* How many ranks of this machine compute on the same GPU at most; with none, as if there were one.
- */
+/* How many ranks of this machine compute on the same GPU at most; with no GPU, as if on one. */
 int memory_sharers(const struct comm *comm);
 
 /* Decides how the model is held (run->size) and measures this run; settles what is left to "auto".

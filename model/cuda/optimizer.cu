@@ -164,8 +164,7 @@ __device__ static inline float take_row(const matrix_rows &m, int row, int threa
 }
 
 /* Limit: memory. Reads 4 bytes for each element and writes 2, or 4 where they wait in fp32. A row
- * is one warp's, or one block's if it is long, and its sum's order is decided by its length alone.
- */
+ * is one warp's, or one block's if it is long: its length alone decides its sum's order. */
 template <typename To>
 __global__ static void __launch_bounds__(TAKE_BLOCK) take_rows_kernel(matrix_batch batch)
 {

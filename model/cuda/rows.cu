@@ -156,8 +156,7 @@ __device__ static inline void transfer_piece(To *__restrict__ dst, const From *_
     }
 }
 
-/* W elements are 16 bytes. Limit: the link. Reads and writes each element of the set's rows once.
- */
+/* W elements are 16 bytes. Limit: the link. Reads and writes each element of the set once. */
 template <typename T, int W>
 __global__ static void __launch_bounds__(BLOCK) stage_kernel(matrix_batch batch, row_set set)
 {

@@ -22,8 +22,7 @@ struct adamw {
 /* Where a channel stands. One that leaves the important channels does so when its group's window
  * closes: it gathers gradients from then on, but is no part of the update that this closing starts.
  * One that enters has its slot from then on, where its gradient goes, but is still part of that
- * update; its state comes behind it. One that is resident is never chosen: it stays on the device.
- */
+ * update; its state comes behind it. One that is resident is on the device for good, unchosen. */
 enum channel_place {
     CHANNEL_DEFERRED,
     CHANNEL_IMPORTANT,

@@ -170,8 +170,7 @@ struct carried_piece {
 struct carried_side {
     struct carried_piece pieces[2]; /* in turns */
     int turn;
-    float *device; /* device memory that copies take pieces from, or to; NULL: there are no copies
-                    */
+    float *device; /* device memory that copies take pieces from, or to; NULL: none are made */
     struct carried_row *rows; /* (capacity) all that are to go */
     int n, capacity;
     int begun; /* of them: they are in pieces */
@@ -737,8 +736,7 @@ void selection_list(struct engine *e);
 void windows_place(struct engine *e);
 void windows_create(struct engine *e);
 void windows_release(struct engine *e);
-/* A layer's gradients are about to be taken: those that were taken from their slot before are gone.
- */
+/* A layer's gradients are about to be taken: what its slot held before is gone. */
 void windows_make_room(struct engine *e, int layer);
 /* Sends one layer's deferred gradients of this step to the host's staging memory. */
 void windows_stage(struct engine *e, int layer);
