@@ -33,7 +33,7 @@ size_t memory_scratch(const struct memory_job *job, const struct gpt_size *size)
 {
     const struct device *d = job->device;
     const size_t activation = (size_t)size->max_tokens * (size_t)job->model->n_embd;
-    return d->unified ? 0 : SCRATCH_BYTES + 2 * activation * dtype_size(d->dtype);
+    return d->is_cpu ? 0 : SCRATCH_BYTES + 2 * activation * dtype_size(d->dtype);
 }
 
 struct memory_use memory_need_held(const struct memory_job *job, const struct gpt_size *size,

@@ -193,8 +193,8 @@ static void describe(struct machine *machine, const struct device *d, const stru
              o->name    ? o->name
              : d->model ? d->model
                         : "this machine");
-    machine->is_cpu = d->unified;
-    machine->threads = d->unified ? threads : 0;
+    machine->is_cpu = d->is_cpu;
+    machine->threads = d->is_cpu ? threads : 0;
     machine->measured = comm_size(comm);
     machine->ranks_per_host = comm_local_size(comm);
     machine->cores = cpu_cores_list(&cpus);
@@ -228,7 +228,7 @@ static bool measure_and_tell(const struct options *o, struct comm *comm, struct 
                                 .device = d,
                                 .comm = comm,
                                 .rounds = o->rounds,
-                                .sides = d->unified ? cpu_sides : gpu_sides,
+                                .sides = d->is_cpu ? cpu_sides : gpu_sides,
                                 .n_sides = o->sizes};
     describe(machine, d, comm, o, threads);
     comm_attach(comm, d);

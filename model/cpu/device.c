@@ -123,6 +123,7 @@ struct device *device_cpu(int n_threads)
         .name = "cpu",
         .ops = &cpu_ops,
         .row_ops = &cpu_row_ops,
+        .is_cpu = true,
         .dtype = DTYPE_F32,
         .unified = true,
         .head_rows = 256,

@@ -28,6 +28,7 @@ struct device {
     const char *name;              /* "cpu", "cuda" */
     const struct ops *ops;         /* of models (model/device/ops.h) */
     const struct row_ops *row_ops; /* of the engine (model/device/row_ops.h) */
+    bool is_cpu; /* the CPU device, or a plan of it: the host's cores compute; else a GPU does */
     enum dtype dtype; /* of parameters and activations: F32 on the CPU device, BF16 on CUDA */
     bool unified;     /* device memory is host memory: the host may look into it */
     int head_rows;    /* of logits that a language model's head makes at a time: few enough for the

@@ -190,6 +190,7 @@ static void describe(struct plan *p)
         .name = p->machine.is_cpu ? "cpu" : "cuda",
         .ops = &plan_ops,
         .row_ops = &plan_row_ops,
+        .is_cpu = p->machine.is_cpu,
         .dtype = p->machine.is_cpu ? DTYPE_F32 : DTYPE_BF16,
         .unified = p->machine.is_cpu,
         .head_rows = p->machine.is_cpu ? 256 : 1024, /* those of the devices that it stands for */

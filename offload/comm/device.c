@@ -319,7 +319,7 @@ size_t comm_device_allowance(const struct comm *c)
 {
     const struct attached *a = c->attached;
     bool by_nccl = a && (a->transport == TRANSPORT_NCCL ||
-                         (a->transport == TRANSPORT_PLANNED && !a->device->unified));
+                         (a->transport == TRANSPORT_PLANNED && !a->device->is_cpu));
     return by_nccl && a->nccl_taken < NCCL_BYTES ? NCCL_BYTES - a->nccl_taken : 0;
 }
 

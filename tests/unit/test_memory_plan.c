@@ -533,7 +533,7 @@ static void choices_are_told(void **state)
 static void auto_is_settled_where_memory_is_the_hosts(void **state)
 {
     (void)state;
-    device.unified = true;
+    device.is_cpu = device.unified = true;
     make_run(all_open);
     assert_works(plan(1), err);
     assert_null(strstr(printed, "chosen"));
@@ -544,7 +544,7 @@ static void auto_is_settled_where_memory_is_the_hosts(void **state)
     assert_null(strstr(printed, "zenflow")); /* and what moves is no advice */
     assert_works(plan(memory_total(&run.memory) - 1), err);
     assert_non_null(strstr(printed, "it fits with per_device_train_batch_size 128 with"));
-    device.unified = false;
+    device.is_cpu = device.unified = false;
     config_free(&config);
 }
 
@@ -589,7 +589,7 @@ static void the_cpu_devices_memory_is_the_hosts(void **state)
     (void)state;
     const char *const adamw[] = {NULL};
     make_run(adamw);
-    device.unified = true;
+    device.is_cpu = device.unified = true;
     assert_works(plan((size_t)1 << 30), err);
     assert_non_null(strstr(printed, "host memory of each rank, which is the CPU device's:"));
     assert_true(row("workspace") < 8); /* no cuBLASLt */
@@ -603,7 +603,7 @@ static void the_cpu_devices_memory_is_the_hosts(void **state)
     snprintf(wanted, sizeof wanted, "warning: this run needs %.1f MiB of host memory", total);
     assert_non_null(strstr(printed, wanted));
     assert_true(row("total") == total && row("free") == 0);
-    device.unified = false;
+    device.is_cpu = device.unified = false;
     config_free(&config);
 }
 
@@ -652,8 +652,8 @@ int main(void)
         cmocka_unit_test(the_cpu_devices_memory_is_the_hosts),
         cmocka_unit_test(nccl_is_allowed_memory),
     };
-    device = *device_cpu(0);
-    device.unified = false;
+    device = *device_cpu(0); /* it stands for a GPU */
+    device.is_cpu = device.unified = false;
     device.free_bytes = free_bytes;
     device.reserve = reserve;
     run.comm = comm_create_alone();
