@@ -62,9 +62,11 @@ static void visit_batch(struct run *run, const struct dataset *set, int first, f
     batch_fill(run->batches, set, run->eval_order + first, count, first, n_labels);
     o->loss += gpt_evaluate(run->model, run->batches, n_labels ? logits : NULL);
     o->items += run->batches->n_items;
+    if (n_labels == 0)
+        return;
     for (int i = 0; i < count * n_labels; i++)
         o->bad_logits += !isfinite(logits[i]);
-    for (int i = 0; i < count && n_labels > 0; i++) {
+    for (int i = 0; i < count; i++) {
         const float *row = logits + (size_t)i * (size_t)n_labels;
         o->predictions[first + i] = answer(row, n_labels);
         if (o->losses && set->label[first + i] >= 0)

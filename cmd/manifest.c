@@ -150,15 +150,17 @@ json_t *manifest_make(const struct run *run, const struct manifest_part *part, i
     const int ranks = comm_size(run->comm);
     struct manifest_entry *shards = zf_malloc(sizeof *shards * (size_t)ranks);
     comm_all_gather(run->comm, &part->shard, shards, sizeof *shards);
-    json_t *root = part->files ? json_object() : NULL, *files = root ? json_object() : NULL;
-    for (int r = 0; root && r < ranks; r++) {
+    if (!part->files) { /* rank 0 has them */
+        free(shards);
+        return NULL;
+    }
+    json_t *root = json_object(), *files = json_object();
+    for (int r = 0; r < ranks; r++) {
         char *name = engine_file_name(r, ranks);
         add_entry(files, name, &shards[r]);
         free(name);
     }
     free(shards);
-    if (!root)
-        return NULL;
     json_object_update(files, part->files);
     json_object_set_new(root, "format", json_integer(FORMAT));
     json_object_set_new(root, "program", json_string(ZF_VERSION));

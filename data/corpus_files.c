@@ -28,8 +28,8 @@ static bool is_text(const char *name)
 {
     static const char *const endings[] = {".txt", ".text", ".md", ".json", ".jsonl", ".ndjson"};
     const char *dot = strrchr(name, '.');
-    for (size_t i = 0; dot && i < sizeof endings / sizeof *endings; i++)
-        if (strcasecmp(dot, endings[i]) == 0)
+    for (size_t i = 0; i < sizeof endings / sizeof *endings; i++)
+        if (dot && strcasecmp(dot, endings[i]) == 0)
             return true;
     return false;
 }
@@ -101,16 +101,22 @@ static bool add_any(struct file_list *list, const char *name, struct zf_error *e
                                                         : add_pattern(list, name, err);
 }
 
-bool corpus_find_files(struct file_list *list, const char *files, struct zf_error *err)
+/* Of names between commas. */
+static bool add_each(struct file_list *list, const char *names, struct zf_error *err)
 {
-    *list = (struct file_list){0};
-    bool ok = true, one = !strchr(files, ',') || file_exists(files) || file_is_directory(files);
-    if (one)
-        ok = add_any(list, files, err);
-    char *copy = zf_strdup(files), *rest = copy;
-    for (char *name; ok && !one && (name = strsep(&rest, ","));)
+    bool ok = true;
+    char *copy = zf_strdup(names), *rest = copy;
+    for (char *name; ok && (name = strsep(&rest, ","));)
         ok = !*name || add_any(list, name, err);
     free(copy);
+    return ok;
+}
+
+bool corpus_find_files(struct file_list *list, const char *files, struct zf_error *err)
+{
+    const bool one = !strchr(files, ',') || file_exists(files) || file_is_directory(files);
+    *list = (struct file_list){0};
+    bool ok = one ? add_any(list, files, err) : add_each(list, files, err);
     if (!ok)
         file_list_free(list);
     return ok;

@@ -133,10 +133,13 @@ static void put_sorted(char *to, const char *marks, size_t n)
     bool there[256] = {false};
     for (size_t i = 0, length; i < n; i += length)
         there[class_at(marks + i, n - i, &length)] = true;
-    for (int wanted = 1; wanted < 256; wanted++)
-        for (size_t i = 0, length; there[wanted] && i < n; i += length)
+    for (int wanted = 1; wanted < 256; wanted++) {
+        if (!there[wanted])
+            continue;
+        for (size_t i = 0, length; i < n; i += length)
             if (class_at(marks + i, n - i, &length) == wanted)
                 to = mempcpy(to, marks + i, length);
+    }
 }
 
 /* A copy in which long rows of marks are sorted, or NULL where there is none: utf8proc takes

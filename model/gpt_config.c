@@ -227,16 +227,18 @@ static bool read_rope_type(struct rope *rope, const struct json_file *f, const c
     if (!json_get_string(f, path, &name, err))
         return false;
     rope->type = ROPE_DEFAULT;
-    for (size_t i = 0; name && gpt_rope_types[i]; i++) {
+    if (!name)
+        return true;
+    for (size_t i = 0; gpt_rope_types[i]; i++) {
         if (strcmp(gpt_rope_types[i], name) == 0) {
             rope->type = (enum rope_type)i;
             return true;
         }
     }
-    return !name || json_fail(f, path,
-                              "\"default\", \"linear\", \"llama3\" or \"yarn\": others, which "
-                              "change with the sequence's length, are not supported",
-                              err);
+    return json_fail(f, path,
+                     "\"default\", \"linear\", \"llama3\" or \"yarn\": others, which "
+                     "change with the sequence's length, are not supported",
+                     err);
 }
 
 static bool read_yarn(struct rope *rope, const struct json_file *f, const char *object,

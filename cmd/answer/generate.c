@@ -368,8 +368,9 @@ bool answer_generate(struct answerer *a, const struct answer_options *options, s
         ok = talk(&g, err);
     else if (ok && options->n_texts == 0)
         ok = complete_input(&g, err);
-    for (int i = 0; ok && !options->chats && i < options->n_texts; i++)
-        ok = complete(&g, options->texts[i], err);
+    else
+        for (int i = 0; ok && i < options->n_texts; i++)
+            ok = complete(&g, options->texts[i], err);
     generator_close(&g);
     return ok;
 }

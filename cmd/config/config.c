@@ -223,8 +223,8 @@ static bool fail_word(const char *word, struct zf_error *err)
                  {".jsonl", "train_file"},
                  {".txt", "train_file"}};
     const char *dot = strrchr(word, '.');
-    for (size_t i = 0; dot && i < sizeof files / sizeof *files; i++)
-        if (strcmp(dot, files[i].ending) == 0)
+    for (size_t i = 0; i < sizeof files / sizeof *files; i++)
+        if (dot && strcmp(dot, files[i].ending) == 0)
             return zf_fail(err, "%s is not an option (did you mean --%s %s?)", word,
                            files[i].option, word);
     return zf_fail(err, "%s is not an option", word);

@@ -118,7 +118,9 @@ const char *config_nearest(const char *path, bool with_blocks, char *out, size_t
     size_t best_length = 0;
     for (int i = 0; i < config_table_rows; i++) {
         const char *name = config_table[i].name;
-        for (size_t n = name ? strlen(name) : 0; n > 0; n--) {
+        if (!name)
+            continue;
+        for (size_t n = strlen(name); n > 0; n--) {
             char known[128];
             if (name[n] && (name[n] != '.' || !with_blocks))
                 continue;
@@ -251,7 +253,9 @@ static int choice_index(const char *choices, const char *text)
 {
     size_t n;
     int i = 0;
-    for (const char *choice; text && (choice = next_choice(&choices, &n)); i++)
+    if (!text)
+        return -1;
+    for (const char *choice; (choice = next_choice(&choices, &n)); i++)
         if (strncasecmp(choice, text, n) == 0 && text[n] == 0)
             return i;
     return -1;

@@ -18,16 +18,16 @@ struct manual *manual_create(const char *program, const char *about)
 
 void manual_free(struct manual *m)
 {
-    for (size_t i = 0; m && i < m->n; i++) {
+    if (!m)
+        return;
+    for (size_t i = 0; i < m->n; i++) {
         free(m->parts[i].name);
         free(m->parts[i].value);
         free(m->parts[i].help);
     }
-    if (m) {
-        free(m->parts);
-        free(m->program);
-        free(m->about);
-    }
+    free(m->parts);
+    free(m->program);
+    free(m->about);
     free(m);
 }
 

@@ -58,8 +58,9 @@ static inline int sum_chunk_rows(int n)
 static inline void add_chunks(float *restrict out, const float *restrict chunks, size_t stride,
                               int n_chunks, int n, bool accumulate)
 {
-    for (int j = 0; j < n && !accumulate; j++)
-        out[j] = 0;
+    if (!accumulate)
+        for (int j = 0; j < n; j++)
+            out[j] = 0;
     for (int i = 0; i < n_chunks; i++)
         for (int j = 0; j < n; j++)
             out[j] += chunks[i * stride + j];

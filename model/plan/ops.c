@@ -378,7 +378,9 @@ static void show_rows(struct stream *s, const struct matrix_batch *batch, enum d
     (void)dtype, (void)from_home; /* an engine copies what it shows where types are the same */
     for (int i = 0; i < batch->n; i++) {
         const struct matrix_rows *m = &batch->matrices[i];
-        for (int row = 0; row < m->n_rows && !m->visiting; row++)
+        if (m->visiting)
+            continue;
+        for (int row = 0; row < m->n_rows; row++)
             elements += channel_has_state(m->place[row]) ? m->cols : 0;
     }
     plan_operate(s, "show rows", OTHER, cost_convert(element(s), elements), false);

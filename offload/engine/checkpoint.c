@@ -321,7 +321,9 @@ static bool load_counts(const struct engine *e, struct matrix *m, const struct p
 {
     const struct tensor *t =
         piece_of(p->shard, m, "step", DTYPE_I32, 1, (size_t)p->n, p->path, err);
-    for (int row = 0; t && row < m->n_owned; row++) {
+    if (!t)
+        return false;
+    for (int row = 0; row < m->n_owned; row++) {
         int at = m->owned.first + row - p->first;
         if (at < 0 || at >= p->n)
             continue;
@@ -333,7 +335,7 @@ static bool load_counts(const struct engine *e, struct matrix *m, const struct p
                            m->param->name, count, e->step);
         m->host.updates[row] = count < most ? count : most;
     }
-    return t != NULL;
+    return true;
 }
 
 static bool load_window_norms(struct matrix *m, const struct piece *p, struct zf_error *err)

@@ -37,7 +37,9 @@ static size_t elements_of_group(const struct matrix *m, int interval, int group)
 static size_t room_of_group(const struct matrix *m, int interval)
 {
     size_t most = 0;
-    for (int j = 0; j < interval && m->selectable; j++) {
+    if (!m->selectable)
+        return 0;
+    for (int j = 0; j < interval; j++) {
         const size_t n = elements_of_group(m, interval, j);
         most = n > most ? n : most;
     }
@@ -135,14 +137,21 @@ void exchange_create(struct engine *e)
     x->regions = zf_calloc(ENGINE_MAX_INTERVAL, sizeof *x->regions);
 }
 
+static void release_region(struct engine *e, struct region *r)
+{
+    if (!r->left)
+        return;
+    for (int layer = 0; layer < e->table->n_layers; layer++)
+        e->device->event_destroy(r->left[layer]);
+    free(r->left);
+}
+
 void exchange_release(struct engine *e)
 {
     struct exchange *x = &e->exchange;
-    for (int r = 0; x->regions && r < ENGINE_MAX_INTERVAL; r++) {
-        for (int layer = 0; x->regions[r].left && layer < e->table->n_layers; layer++)
-            e->device->event_destroy(x->regions[r].left[layer]);
-        free(x->regions[r].left);
-    }
+    if (x->regions)
+        for (int r = 0; r < ENGINE_MAX_INTERVAL; r++)
+            release_region(e, &x->regions[r]);
     if (x->memory)
         e->device->release_host(x->memory);
     free(x->regions);

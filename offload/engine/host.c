@@ -299,7 +299,9 @@ void host_work_create(struct engine *e, struct host_work *work)
 
 void host_work_release(struct engine *e, struct host_work *work)
 {
-    for (int layer = 0; work->layers && layer < e->table->n_layers; layer++)
+    if (!work->layers)
+        return;
+    for (int layer = 0; layer < e->table->n_layers; layer++)
         e->device->event_destroy(work->layers[layer].handed_over);
     free(work->layers);
 }

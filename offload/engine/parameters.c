@@ -188,7 +188,9 @@ static int count_slots(const struct engine *e)
 /* The first blocks of a pass come while the embeddings are computed. */
 static void fill_first(struct engine *e)
 {
-    for (int layer = 1; layer <= count_slots(e) && !e->config.params_come_late; layer++)
+    if (e->config.params_come_late)
+        return;
+    for (int layer = 1; layer <= count_slots(e); layer++)
         fill(e, layer);
 }
 

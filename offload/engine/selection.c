@@ -271,7 +271,9 @@ void selection_list(struct engine *e)
     for (int i = 0; i < e->n_matrices; i++) {
         const struct matrix *m = &e->matrices[i];
         const struct row_groups groups = all_groups(e, m);
-        for (int row = 0; m->selectable && row < m->param->rows; row++) {
+        if (!m->selectable)
+            continue;
+        for (int row = 0; row < m->param->rows; row++) {
             const size_t c = m->first_channel + (size_t)row;
             if (channel_is_important(s->place[c]) != s->target[c])
                 add_channel(&s->news[row_groups_group(&groups, row)], i, row);
@@ -372,7 +374,9 @@ void selection_fit(struct engine *e)
     for (int i = 0; i < e->n_matrices; i++) {
         const struct matrix *m = &e->matrices[i];
         const struct row_groups groups = all_groups(e, m);
-        for (int row = 0; m->selectable && row < m->param->rows; row++) {
+        if (!m->selectable)
+            continue;
+        for (int row = 0; row < m->param->rows; row++) {
             unsigned char *place = &e->selection.place[m->first_channel + (size_t)row];
             struct group *g = &e->windows.groups[row_groups_group(&groups, row)];
             if (!channel_is_important(*place))
@@ -394,7 +398,9 @@ void selection_resume(struct engine *e)
     for (int i = 0; i < e->n_matrices; i++) {
         struct matrix *m = &e->matrices[i];
         const struct row_groups groups = all_groups(e, m);
-        for (int row = 0; m->selectable && row < m->param->rows; row++) {
+        if (!m->selectable)
+            continue;
+        for (int row = 0; row < m->param->rows; row++) {
             const struct channel c = {i, row};
             const unsigned char place = s->place[number_of(e, &c)];
             if (place == CHANNEL_LEAVING)
@@ -570,7 +576,9 @@ void selection_update(struct engine *e)
 static void await_visitors(struct engine *e)
 {
     const struct channel_list *l = &e->selection.entering;
-    for (int i = 0; i < l->n && e->config.offload_important; i++) {
+    if (!e->config.offload_important)
+        return;
+    for (int i = 0; i < l->n; i++) {
         const struct channel *c = &l->channels[i];
         const struct matrix *m = &e->matrices[c->matrix];
         const struct row_groups groups = all_groups(e, m);

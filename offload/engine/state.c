@@ -32,8 +32,8 @@ const struct state_arrays *state_arrays(const struct engine *e, const struct mat
 static struct slots *find_slots(struct engine *e, const struct matrix *m)
 {
     struct moves *all = &e->moves;
-    for (int i = 0; i < all->n_slots && m->selectable; i++)
-        if (all->slots[i].shared && all->slots[i].cols == m->cols)
+    for (int i = 0; i < all->n_slots; i++)
+        if (m->selectable && all->slots[i].shared && all->slots[i].cols == m->cols)
             return &all->slots[i];
     struct slots *s = &all->slots[all->n_slots++];
     *s = (struct slots){.cols = m->cols, .shared = m->selectable};
@@ -343,11 +343,12 @@ void state_upload_windows(struct engine *e, const struct matrix *m, const int *r
     trace_begin(e->config.trace, TRACE_STATE, "windows, to the device");
     for (int first = 0, count; first < n; first += count) {
         float *staged = (float *)staging_take(e, m->cols, n - first, &count);
-        for (int i = 0; i < count && !d->plan; i++)
-            read_host(&m->host, STATE_WINDOW, (size_t)rows[first + i] * cols, cols,
-                      staged + (size_t)i * cols);
         if (d->plan)
             plan_host_copies(d->plan, (size_t)count * bytes);
+        else
+            for (int i = 0; i < count; i++)
+                read_host(&m->host, STATE_WINDOW, (size_t)rows[first + i] * cols, cols,
+                          staged + (size_t)i * cols);
         d->copy(e->streams.carrying, e->moves.staging.rows, slots + first,
                 sizeof(int) * (size_t)count);
         d->row_ops->copy_rows(e->streams.carrying, m->slots->waiting, e->moves.staging.rows, staged,
@@ -375,13 +376,15 @@ static void exchange_rows(struct engine *e, const struct matrix *m, const struct
     for (int first = 0, count; first < n; first += count) {
         float *staged = (float *)staging_take(e, m->cols, n - first, &count);
         d->copy(d->compute, s->rows, device_rows + first, sizeof(int) * (size_t)count);
-        for (int i = 0; i < count && write; i++)
-            memcpy(staged + (size_t)i * cols, values + (size_t)rows[first + i] * cols, bytes);
+        if (write)
+            for (int i = 0; i < count; i++)
+                memcpy(staged + (size_t)i * cols, values + (size_t)rows[first + i] * cols, bytes);
         d->row_ops->copy_rows(d->compute, write ? p->values : staged, write ? s->rows : NULL,
                               write ? staged : p->values, write ? NULL : s->rows, count, bytes);
         d->stream_wait(d->compute);
-        for (int i = 0; i < count && !write; i++)
-            memcpy(values + (size_t)rows[first + i] * cols, staged + (size_t)i * cols, bytes);
+        if (!write)
+            for (int i = 0; i < count; i++)
+                memcpy(values + (size_t)rows[first + i] * cols, staged + (size_t)i * cols, bytes);
         s->used = 0;
     }
     free(slots);
@@ -399,9 +402,10 @@ static void copy_device(struct engine *e, struct matrix *m, int part, float *val
         return;
     }
     int *rows = zf_malloc(sizeof(int) * (size_t)(m->n_owned + 1)), n = 0;
-    for (int row = 0; row < m->n_owned && !state_visits(e, m); row++)
-        if (channel_has_state(place_of(e, m, row)))
-            rows[n++] = row;
+    if (!state_visits(e, m))
+        for (int row = 0; row < m->n_owned; row++)
+            if (channel_has_state(place_of(e, m, row)))
+                rows[n++] = row;
     exchange_rows(e, m, &p, rows, n, values, write);
     free(rows);
 }
@@ -410,7 +414,9 @@ static void exchange_in_flight(const struct engine *e, const struct matrix *m, f
                                bool write)
 {
     const size_t cols = (size_t)m->cols;
-    for (int row = 0; row < m->n_owned && m->streams; row++) {
+    if (!m->streams)
+        return;
+    for (int row = 0; row < m->n_owned; row++) {
         if (!is_in_flight(e, m, row))
             continue;
         const struct host_adam_matrix newer = newer_row(e, m, row);

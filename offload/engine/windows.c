@@ -14,6 +14,16 @@
 /* update_interval "auto" and "keep_up" begin with this. */
 #define FIRST_AUTO_INTERVAL 4
 
+/* A layer's matrices lie one after another, from at[layer] on, in elements of such a size. */
+static void set_deferred(struct engine *e, char *memory, size_t *at, size_t size)
+{
+    for (int i = 0; i < e->n_matrices; i++) {
+        struct matrix *m = &e->matrices[i];
+        m->deferred = memory + at[m->param->layer] * size;
+        at[m->param->layer] += deferred_elements(m);
+    }
+}
+
 /* Where each matrix's deferred gradients are taken to. All have a place where they wait for the
  * clipping factor; where they only wait for the link, layers share slots as their gradients do. */
 static void place_deferred(struct engine *e)
@@ -33,11 +43,8 @@ static void place_deferred(struct engine *e)
     char *memory = arena_take(a, &a->use.gradients, begin[n_layers], size);
     for (size_t layer = 0; layer < n_layers; layer++)
         at[layer] = begin[shares ? (size_t)streams_slot(e, (int)layer) : layer];
-    for (int i = 0; i < e->n_matrices && memory; i++) {
-        struct matrix *m = &e->matrices[i];
-        m->deferred = memory + at[m->param->layer] * size;
-        at[m->param->layer] += deferred_elements(m);
-    }
+    if (memory)
+        set_deferred(e, memory, at, size);
     free(begin);
     free(at);
 }
@@ -225,7 +232,9 @@ static void note_norms(struct engine *e, uint64_t fresh, float factor)
         const struct matrix *m = &e->matrices[i];
         const struct row_groups groups = owned_groups(e, m);
         const float *squared = e->norms.squared_host + m->first_channel + m->owned.first;
-        for (int row = 0, end; m->selectable && row < m->n_owned; row = end) {
+        if (!m->selectable)
+            continue;
+        for (int row = 0, end; row < m->n_owned; row = end) {
             const bool begins = fresh >> row_groups_group(&groups, row) & 1;
             end = row_groups_end(&groups, row);
             end = end < m->n_owned ? end : m->n_owned;
@@ -251,8 +260,10 @@ void windows_count_step(struct engine *e, float factor, struct step_report *repo
     if (e->windows.staging_gradients) {
         memcpy(e->windows.staged_place, e->selection.place, e->n_channels);
         struct host_work *work = &e->windows.accumulation;
-        for (int layer = 0; layer < e->table->n_layers && !updates_from_staged(e); layer++)
-            host_submit(e, work, layer, accumulate_chunk, accumulate_bytes, &work->layers[layer]);
+        if (!updates_from_staged(e))
+            for (int layer = 0; layer < e->table->n_layers; layer++)
+                host_submit(e, work, layer, accumulate_chunk, accumulate_bytes,
+                            &work->layers[layer]);
         report->bytes_down += e->windows.staged_bytes;
     }
 }
@@ -277,7 +288,9 @@ static void close_norms(const struct engine *e, const struct group *g)
     for (int i = 0; i < e->n_matrices; i++) {
         const struct matrix *m = &e->matrices[i];
         const struct row_groups groups = owned_groups(e, m);
-        for_each_in_group(row, &groups, g->index, m->selectable ? m->n_owned : 0)
+        if (!m->selectable)
+            continue;
+        for_each_in_group (row, &groups, g->index, m->n_owned)
             m->closing_norms[row] = m->window_norms[row] / (float)g->closing_steps;
     }
     plan_host_group_loop(e->device->plan, e->n_channels / (size_t)e->ranks, e->windows.interval);
@@ -343,8 +356,10 @@ static void receive(struct engine *e, int layer, const struct group *g, struct s
     for (int i = e->batches.first_of_layer[layer]; i < e->batches.first_of_layer[layer + 1]; i++) {
         const struct matrix *m = &e->matrices[i];
         const struct row_groups groups = all_groups(e, m);
-        const int rows = sharing_is_needed(e) && m->selectable ? m->param->rows : 0;
-        for_each_in_group(r, &groups, g->index, rows) sharing_note(e, m->first_channel + (size_t)r);
+        if (!m->selectable || !sharing_is_needed(e))
+            continue;
+        for_each_in_group (row, &groups, g->index, m->param->rows)
+            sharing_note(e, m->first_channel + (size_t)row);
     }
     const size_t bytes = exchange_bytes(e, g, layer, false);
     if (bytes > 0)
@@ -514,7 +529,9 @@ void windows_restore_exchange(struct engine *e)
         for (int i = 0; i < e->n_matrices; i++) {
             const struct matrix *m = &e->matrices[i];
             const struct row_groups groups = owned_groups(e, m);
-            for_each_in_group(row, &groups, j, m->selectable && !m->streams ? m->n_owned : 0)
+            if (!m->selectable || m->streams)
+                continue;
+            for_each_in_group (row, &groups, j, m->n_owned)
                 restore_row(e, m, row);
         }
     }

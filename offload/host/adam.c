@@ -144,19 +144,22 @@ static void update_run(enum host_adam_path path, const struct host_adam_matrix *
     }
 }
 
-/* Sums of squares, SUMS side by side, of a whole number of times as many elements. */
+/* Sums of squares, SUMS side by side, of a whole number of times as many elements, in f32 or, if
+ * there are such, bf16. */
 ZF_SIMD
 static void add_squares(float sums[SUMS], const float *restrict f32, const uint16_t *restrict bf16,
                         size_t n)
 {
     float s[SUMS];
     memcpy(s, sums, sizeof s);
-    for (size_t at = 0; bf16 && at < n; at += SUMS)
-        for (size_t i = 0; i < SUMS; i++)
-            s[i] = fmaf(bf16_to_f32(bf16[at + i]), bf16_to_f32(bf16[at + i]), s[i]);
-    for (size_t at = 0; f32 && at < n; at += SUMS)
-        for (size_t i = 0; i < SUMS; i++)
-            s[i] = fmaf(f32[at + i], f32[at + i], s[i]);
+    if (bf16)
+        for (size_t at = 0; at < n; at += SUMS)
+            for (size_t i = 0; i < SUMS; i++)
+                s[i] = fmaf(bf16_to_f32(bf16[at + i]), bf16_to_f32(bf16[at + i]), s[i]);
+    else
+        for (size_t at = 0; at < n; at += SUMS)
+            for (size_t i = 0; i < SUMS; i++)
+                s[i] = fmaf(f32[at + i], f32[at + i], s[i]);
     memcpy(sums, s, sizeof s);
 }
 
