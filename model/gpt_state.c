@@ -308,6 +308,15 @@ static void place_gradient_buffers(struct gpt *m, struct arena *a)
                                                 : arena_take(a, use, count_logits(m), bytes);
 }
 
+/* What gpt_weights.c moves at a time is one parameter's. */
+static size_t stage_elements(const struct param_table *t)
+{
+    size_t most = 0;
+    for (int i = 0; i < t->n_params; i++)
+        most = t->params[i].n_elements > most ? t->params[i].n_elements : most;
+    return most < GPT_STAGE_ELEMENTS ? most : GPT_STAGE_ELEMENTS;
+}
+
 /* Places everything that the model has in device memory. */
 static void place_arrays(struct gpt *m, struct arena *a)
 {
@@ -331,7 +340,7 @@ static void place_arrays(struct gpt *m, struct arena *a)
         m->frequency =
             arena_take(a, workspace, (size_t)gpt_heads(&m->config).head_dim / 2, sizeof(float));
     if (m->device->dtype != DTYPE_F32) /* parameters come and go in fp32 */
-        m->staging = arena_take(a, workspace, GPT_STAGE_ELEMENTS, sizeof(float));
+        m->staging = arena_take(a, workspace, stage_elements(&m->table), sizeof(float));
 }
 
 /* A model whose arrays are not placed yet. */

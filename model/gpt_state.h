@@ -5,7 +5,7 @@
 
 #include "model/gpt_arch.h"
 
-/* fp32 values that gpt_weights.c moves between host and device at a time: 2 MB. */
+/* fp32 values that gpt_weights.c moves between host and device at a time, at most: 2 MB. */
 #define GPT_STAGE_ELEMENTS ((size_t)1 << 19)
 
 /* A linear layer's or a norm's parameters, by their numbers in the table. */
@@ -115,8 +115,8 @@ struct gpt {
     float *gradients;                      /* (table.n_gradients); NULL under GPT_EVALUATE */
     struct gpt_micro_batch *micro_batches; /* (size.micro_batches) */
     struct gpt_buffers buffers;
-    float *staging;   /* (GPT_STAGE_ELEMENTS) of gpt_weights.c; NULL where the device's dtype is
-                       F32 */
+    float *staging;   /* (GPT_STAGE_ELEMENTS, or the largest parameter's) of gpt_weights.c; NULL
+                         where the device's dtype is F32 */
     float *frequency; /* (D / 2) of rotary positions; NULL: none */
     float rope_scale; /* and of their sine and cosine */
     gpt_take_values *take; /* of gpt_offer_values */
