@@ -6,10 +6,10 @@
 #include "data/show.h"
 #include "data/terminal.h"
 
-#include <ctype.h>
 #include <errno.h>
 #include <fnmatch.h>
 #include <stdio.h>
+#include <stdlib.h>
 #include <string.h>
 #include <unistd.h>
 
@@ -29,20 +29,11 @@ static const struct {
     {"zf_train_config.json", "the whole configuration, to do it again"},
 };
 
-/* As a shell takes it for one word, without what would do something to a terminal. */
-static void print_word(const char *word)
+static void print_word(const char *text)
 {
-    char shown[4096];
-    bool plain = true;
-    show_text(shown, sizeof shown, word);
-    for (const char *p = shown; *p; p++)
-        plain = plain && (isalnum((unsigned char)*p) || strchr("_./-+,:@%=", *p));
-    if (!plain)
-        putchar('\'');
-    for (const char *p = shown; *p; p++)
-        fputs(*p == '\'' ? "'\\''" : (char[]){*p, 0}, stdout);
-    if (!plain)
-        putchar('\'');
+    char *word = show_shell_word(text);
+    fputs(word, stdout);
+    free(word);
 }
 
 /* The first of them by name, and how many more there are. */

@@ -1,8 +1,11 @@
 #include "data/show.h"
 
+#include "data/alloc.h"
 #include "data/utf8.h"
 
+#include <ctype.h>
 #include <stdio.h>
+#include <stdlib.h>
 #include <string.h>
 
 #define LONGEST 5 /* bytes that one piece is shown as: \x1b, with a NUL */
@@ -57,4 +60,23 @@ void show_text(char *out, size_t size, const char *text)
     }
     if (size > 0)
         out[used] = 0;
+}
+
+char *show_shell_word(const char *text)
+{
+    const size_t size = LONGEST * strlen(text) + 1;
+    char *shown = zf_malloc(size), *word = zf_malloc(4 * size + 2), *end = word;
+    bool plain = *text;
+    show_text(shown, size, text);
+    for (const char *p = shown; *p; p++)
+        plain = plain && (isalnum((unsigned char)*p) || strchr("_./-+,:@%=", *p));
+    if (!plain)
+        *end++ = '\'';
+    for (const char *p = shown; *p; p++)
+        end += sprintf(end, *p == '\'' ? "'\\'%c" : "%c", *p);
+    if (!plain)
+        *end++ = '\'';
+    *end = 0;
+    free(shown);
+    return word;
 }

@@ -9,4 +9,7 @@
  * ellipsis. */
 void show_text(char *out, size_t size, const char *text);
 
+/* The same as a shell takes it for one word: in quotes, unless it is plain. The caller frees. */
+char *show_shell_word(const char *text);
+
 #endif

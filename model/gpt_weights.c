@@ -8,6 +8,7 @@
 #include "data/file.h"
 #include "data/rng.h"
 #include "data/safetensors.h"
+#include "data/show.h"
 #include "data/simd.h"
 
 #include <math.h>
@@ -462,33 +463,55 @@ static void close_source(struct source *source)
     free(source->pieces.list);
 }
 
+static const char *const weights_files[] = {"model.safetensors", "model.safetensors.index.json",
+                                            "pytorch_model.bin", "pytorch_model.bin.index.json"};
+#define FIRST_PICKLE    2
+#define N_WEIGHTS_FILES 4
+
+/* The first of them that is there; else the first, which is missing. */
+static int find_weights(const char *directory)
+{
+    int found = N_WEIGHTS_FILES;
+    for (int i = N_WEIGHTS_FILES - 1; i >= 0; i--) {
+        char *path = zf_format("%s/%s", directory, weights_files[i]);
+        found = file_exists(path) ? i : found;
+        free(path);
+    }
+    return found % N_WEIGHTS_FILES;
+}
+
+/* Pickles are programs: Python turns them into what is read here. */
+static void fail_pickled(const char *directory, int file, struct zf_error *err)
+{
+    const char *shards =
+        "set(json.load(open('pytorch_model.bin.index.json'))['weight_map'].values())";
+    char *folder = show_shell_word(directory);
+    zf_fail(err,
+            "%s/%s is not read, but model.safetensors beside it is; this makes it: cd %s && "
+            "python3 -c \"import json, torch, safetensors.torch as s; s.save_file({k: "
+            "v.contiguous().clone() for f in %s for k, v in torch.load(f, map_location='cpu', "
+            "weights_only=True).items()}, 'model.safetensors')\"",
+            directory, weights_files[file], folder,
+            file == FIRST_PICKLE ? "['pytorch_model.bin']" : shards);
+    free(folder);
+}
+
 /* Everything that can be wrong is found here. Closed with close_source. */
 static bool open_source(struct source *source, const struct gpt *model, const char *directory,
                         bool with_head, struct zf_error *err)
 {
-    char *path = zf_format("%s/model.safetensors", directory);
-    char *index = zf_format("%s/model.safetensors.index.json", directory);
-    char *pickled = zf_format("%s/pytorch_model.bin", directory);
-    const char *chosen = !file_exists(path) && file_exists(index) ? index : path;
-    const bool is_pickled = !file_exists(chosen) && file_exists(pickled);
+    const int file = find_weights(directory);
+    char *path = zf_format("%s/%s", directory, weights_files[file]);
     *source = (struct source){.model = model,
                               .pieces = list_pieces(model),
-                              .file = is_pickled ? NULL : safetensors_open(chosen, err),
+                              .file = file < FIRST_PICKLE ? safetensors_open(path, err) : NULL,
                               .with_head = with_head};
-    if (is_pickled)
-        zf_fail(
-            err,
-            "%s is not read, but model.safetensors beside it is; this makes it: cd '%s' && "
-            "python3 -c \"import torch, safetensors.torch as s; s.save_file({k: v.clone() for k, "
-            "v in torch.load('pytorch_model.bin', weights_only=True).items()}, "
-            "'model.safetensors')\"",
-            pickled, directory);
-    bool ok = source->file && check_names(source, err) && check_params(source, chosen, err);
+    if (file >= FIRST_PICKLE)
+        fail_pickled(directory, file, err);
+    bool ok = source->file && check_names(source, err) && check_params(source, path, err);
     if (!ok)
         close_source(source);
     free(path);
-    free(index);
-    free(pickled);
     return ok;
 }
 

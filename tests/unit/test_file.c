@@ -206,6 +206,23 @@ static void shows(void **state)
     assert_string_equal(err.text, "\"abc\xe2\x80\xa6\"");
 }
 
+static void shows_words_of_a_shell(void **state)
+{
+    (void)state;
+    static const char *const cases[][2] = {
+        {"output/cola-2", "output/cola-2"},
+        {"my models", "'my models'"},
+        {"Ada's $HOME", "'Ada'\\''s $HOME'"},
+        {"a\nb", "'a\\nb'"},
+        {"", "''"},
+    };
+    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
+        char *word = show_shell_word(cases[i][0]);
+        assert_string_equal(word, cases[i][1]);
+        free(word);
+    }
+}
+
 int main(void)
 {
     struct zf_error err;
@@ -218,6 +235,7 @@ int main(void)
         cmocka_unit_test(batches),
         cmocka_unit_test(sums),
         cmocka_unit_test(shows),
+        cmocka_unit_test(shows_words_of_a_shell),
     };
     if (!mkdtemp(directory))
         return 1;

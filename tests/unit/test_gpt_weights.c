@@ -463,22 +463,29 @@ static void refuses_what_does_not_fit(void **state)
     refused(&c, "/nonexistent", "/nonexistent/model.safetensors: cannot be read");
 }
 
-/* In a folder that has no others. */
+/* In a folder that has no others; e2e/pickled.sh runs what the sentence says. */
 static void says_how_to_convert_pickled_weights(void **state)
 {
     (void)state;
+    static const char *const files[] = {"pytorch_model.bin", "pytorch_model.bin.index.json"};
     struct gpt_config c;
     struct zf_error err;
-    char folder[] = "/tmp/zf-test-pickled-XXXXXX";
+    char folder[] = "/tmp/zf-test-pickled-Ada's-XXXXXX";
     assert_non_null(mkdtemp(folder));
-    char *path = zf_format("%s/pytorch_model.bin", folder);
-    assert_works(file_write(path, "PK", 2, &err), err);
     assert_works(gpt_config_load(&c, FIXTURES "llama-biased", &err), err);
-    refused(&c, folder,
-            "/pytorch_model.bin is not read, but model.safetensors beside it is; this "
-            "makes it: cd '/tmp/");
+    for (int i = 0; i < 2; i++) {
+        char *path = zf_format("%s/%s", folder, files[i]);
+        char *expected = zf_format("/%s is not read, but model.safetensors beside it is; this "
+                                   "makes it: cd '/tmp/zf-test-pickled-Ada'\\''s-",
+                                   files[i]);
+        assert_works(file_write(path, "PK", 2, &err), err);
+        refused(&c, folder, expected);
+        refused(&c, folder, i == 0 ? "['pytorch_model.bin']" : "['weight_map']");
+        remove(path);
+        free(path);
+        free(expected);
+    }
     assert_works(file_remove_directory(folder, &err), err);
-    free(path);
 }
 
 static void refuses_pieces_that_do_not_fit(void **state)
