@@ -441,26 +441,48 @@ static bool load_model(struct pipeline *p, const struct settings *s, const char 
     return read_bos_and_eos(p, s, "<s>", "</s>", err);
 }
 
-struct pipeline *pipeline_load_model(const char *directory, const char *bytes, size_t n,
-                                     const char *path, bool *is_llama, struct zf_error *err)
+/* Whose rules a SentencePiece model has is in no file but tokenizer_config.json. What Transformers
+ * makes of one where that says nothing puts no space and no token in front, as no model has been
+ * trained. */
+static bool choose_rules(const struct settings *s, const char *path, bool *is_llama,
+                         struct zf_error *err)
+{
+    static const char *const others[] = {"mistral", "qwen2"}; /* they have classes of their own */
+    const bool alone = !s->config.root && !s->model.root;
+    *is_llama = settings_class_is(s, "LlamaTokenizer");
+    if (alone || settings_class_is(s, "BertGenerationTokenizer"))
+        return true;
+    for (int i = 0; i < 2; i++)
+        if (settings_is(&s->model, "model_type", others[i]))
+            return zf_fail(
+                err, "%s: there is no tokenizer.json beside it, which a model of type %s needs",
+                path, others[i]);
+    const char *class = settings_class(s);
+    return *is_llama ||
+           zf_fail(err,
+                   "%s: tokenizer_class in tokenizer_config.json beside it is %s, but it is "
+                   "LlamaTokenizer for Llama's rules, or BertGenerationTokenizer for "
+                   "SentencePiece's own",
+                   path, class ? class : "absent");
+}
+
+bool pipeline_load_model(struct pipeline **p, const char *directory, const char *bytes, size_t n,
+                         const char *path, struct zf_error *err)
 {
     struct settings s;
-    *is_llama = true;
+    bool is_llama;
+    *p = NULL;
     if (!settings_load(&s, directory, err))
-        return NULL;
-    struct pipeline *p = NULL;
-    *is_llama = settings_class_is(&s, "LlamaTokenizer");
-    if (*is_llama && settings_is(&s.model, "model_type", "mistral")) {
-        zf_fail(err,
-                "%s: there is no tokenizer.json beside it, which a model of type mistral needs",
-                path);
-    } else if (*is_llama) {
-        p = pipeline_create();
-        if (!load_model(p, &s, bytes, n, path, err)) {
-            pipeline_free(p);
-            p = NULL;
-        }
+        return false;
+    bool ok = choose_rules(&s, path, &is_llama, err);
+    if (ok && is_llama) {
+        *p = pipeline_create();
+        ok = load_model(*p, &s, bytes, n, path, err);
     }
     settings_free(&s);
-    return p;
+    if (ok)
+        return true;
+    pipeline_free(*p);
+    *p = NULL;
+    return false;
 }

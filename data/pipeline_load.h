@@ -17,9 +17,10 @@
 struct pipeline *pipeline_load_json(const char *directory, struct zf_error *err);
 /* From vocab.json and merges.txt there. */
 struct pipeline *pipeline_load_vocab(const char *directory, struct zf_error *err);
-/* From the bytes of a SentencePiece model, where tokenizer_config.json says LlamaTokenizer. Where
- * it does not, *is_llama is false, and NULL is no fault. `path` is for messages. */
-struct pipeline *pipeline_load_model(const char *directory, const char *bytes, size_t n,
-                                     const char *path, bool *is_llama, struct zf_error *err);
+/* From the bytes of a SentencePiece model, where tokenizer_config.json says LlamaTokenizer. *p is
+ * NULL where it is to be the SentencePiece library's own: alone in its folder, or a
+ * BertGenerationTokenizer. Anything else is a fault. `path` is for messages. */
+bool pipeline_load_model(struct pipeline **p, const char *directory, const char *bytes, size_t n,
+                         const char *path, struct zf_error *err);
 
 #endif

@@ -58,11 +58,15 @@ bool settings_is(const struct json_file *f, const char *key, const char *value)
     return text && strcmp(text, value) == 0;
 }
 
-bool settings_class_is(const struct settings *s, const char *name)
+const char *settings_class(const struct settings *s)
 {
     const char *class = json_string_value(settings_get(&s->config, "tokenizer_class"));
-    if (!class)
-        class = json_string_value(settings_get(&s->model, "tokenizer_class"));
+    return class ? class : json_string_value(settings_get(&s->model, "tokenizer_class"));
+}
+
+bool settings_class_is(const struct settings *s, const char *name)
+{
+    const char *class = settings_class(s);
     size_t n = strlen(name);
     return class && strncmp(class, name, n) == 0 && (!class[n] || strcmp(class + n, "Fast") == 0);
 }

@@ -25,6 +25,8 @@ bool settings_is(const struct json_file *f, const char *key, const char *value);
 bool settings_get_flag(const struct settings *s, const char *key, bool *value,
                        struct zf_error *err);
 
+/* The tokenizer's class, as a file names it; NULL where none does. */
+const char *settings_class(const struct settings *s);
 /* Whether the tokenizer is of this class, which has two names: one ends with "Fast". */
 bool settings_class_is(const struct settings *s, const char *name);
 

@@ -118,10 +118,8 @@ static bool load_sentencepiece(struct tokenizer *t, const char *directory, struc
     t->model_name = find_model(directory, err);
     if (!t->model_name || !keep_file(&t->model, directory, t->model_name, err))
         return false;
-    bool is_llama;
     char *path = zf_format("%s/%s", directory, t->model_name);
-    t->bpe = pipeline_load_model(directory, t->model.text, t->model.n, path, &is_llama, err);
-    if (!is_llama)
+    if (pipeline_load_model(&t->bpe, directory, t->model.text, t->model.n, path, err) && !t->bpe)
         t->spm = spm_create(t->model.text, t->model.n, path, err);
     free(path);
     return t->bpe || t->spm;

@@ -428,6 +428,8 @@ static void reads_the_files_beside(void **state)
         "tokenizer_config.json:1: truncation_side is \"left\", but it is \"right\": a sentence");
     put("tokenizer_config.json", "{\"split_special_tokens\": true}");
     refuses("split_special_tokens is true, but it is false: it is not supported");
+    put("tokenizer_config.json", "{\"fix_mistral_regex\": true}");
+    refuses("tokenizer_config.json:1: fix_mistral_regex is true, but it is false: it is not");
     put("tokenizer_config.json", "{\"tokenizer_class\": \"CLIPTokenizer\"}");
     refuses("tokenizer_class is \"CLIPTokenizer\", but it is GPT2Tokenizer or Qwen2Tokenizer where "
             "there is no");
@@ -510,6 +512,8 @@ static void refuses_bad_llama_models(void **state)
     put("tokenizer_config.json", "{\"tokenizer_class\": \"LlamaTokenizer\"}");
     put("config.json", "{\"model_type\": \"mistral\"}");
     refuses("tokenizer.model: there is no tokenizer.json beside it, which a model of type mistral");
+    put("config.json", "{\"model_type\": \"qwen2\"}");
+    refuses("tokenizer.model: there is no tokenizer.json beside it, which a model of type qwen2");
     put("config.json", "{\"model_type\": \"llama\"}");
     put("tokenizer.model", "\x0A\x03\x0A\x01"
                            "a"
@@ -520,6 +524,29 @@ static void refuses_bad_llama_models(void **state)
     struct tokenizer *t = load(folder);
     assert_encodes(t, "abba", 2, 1, 0);
     tokenizer_free(t);
+}
+
+/* What Transformers gives then are neither Llama's ids nor the library's. */
+static void refuses_sentencepiece_of_unknown_rules(void **state)
+{
+    (void)state;
+    const char *absent = "tokenizer.model: tokenizer_class in tokenizer_config.json beside it is "
+                         "absent, but it is LlamaTokenizer for Llama's rules";
+    copy(FIXTURES "/spm_bpe.model", "tokenizer.model");
+    put("config.json", "{\"model_type\": \"llama\"}");
+    refuses(absent);
+    put("tokenizer_config.json", "{\"add_bos_token\": true}");
+    refuses(absent);
+    remove_file("config.json");
+    refuses(absent);
+    put("tokenizer_config.json", "{\"tokenizer_class\": \"T5Tokenizer\"}");
+    refuses("beside it is T5Tokenizer, but it is LlamaTokenizer");
+    put("tokenizer_config.json", "{\"tokenizer_class\": \"BertGenerationTokenizer\"}");
+    put("config.json", "{\"model_type\": \"llama\"}");
+    tokenizer_free(load(folder));
+    remove_file("config.json");
+    remove_file("tokenizer_config.json");
+    tokenizer_free(load(folder)); /* alone */
 }
 
 static void sentencepiece_takes_any_bytes(void **state)
@@ -591,6 +618,7 @@ static void saves(void **state)
     check_saved_class(folder, "GPT2Tokenizer");
     assert_int_equal(remove_file("tokenizer.json"), 0);
     assert_int_equal(remove_file("tokenizer_config.json"), 0);
+    assert_int_equal(remove_file("config.json"), 0);
     copy(FIXTURES "/spm_bpe.model", "mine.model");
     check_saved_class(folder, "BertGenerationTokenizer");
     assert_true(is_there(saved, "spiece.model"));
@@ -735,6 +763,7 @@ int main(void)
         in_folder(chooses_what_is_there),
         in_folder(refuses_bad_sentencepiece),
         in_folder(refuses_bad_llama_models),
+        in_folder(refuses_sentencepiece_of_unknown_rules),
         in_folder(sentencepiece_takes_any_bytes),
         in_folder(saves),
         in_folder(saves_without_its_source),
