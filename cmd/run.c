@@ -159,14 +159,19 @@ static void take_tokens(struct gpt_config *m, const struct tokenizer *t)
 }
 
 /* Where Transformers pads, model and tokenizer must mean the same token: the tokenizer's own, else
- * the model's, else what ends a text. */
+ * the model's, else what ends a text, to the model or, where that is no token to the tokenizer, to
+ * this. */
 static void align_padding(struct gpt_config *m, const struct tokenizer *t)
 {
-    const int own = tokenizer_pad(t);
+    const int own = tokenizer_pad(t), eos = tokenizer_eos(t);
     if (own >= 0)
         m->pad_token_id = own;
-    else if (!tokenizer_is_special(t, m->pad_token_id) && tokenizer_is_special(t, m->eos_token_id))
+    else if (tokenizer_is_special(t, m->pad_token_id))
+        return;
+    else if (tokenizer_is_special(t, m->eos_token_id))
         m->pad_token_id = m->eos_token_id;
+    else if (eos >= 0)
+        m->pad_token_id = eos;
 }
 
 /* vocab_size is often rounded up, and by no more than this. */

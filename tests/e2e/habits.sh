@@ -90,6 +90,16 @@ done
 check "Llama's, too" pads_with "$scratch/llama2" "</s>" 2
 check "Qwen's has one of its own" pads_with "$scratch/qwen2" "<|endoftext|>" \
     "$(id_of tests/fixtures/tokenizer/shapes/qwen2/tokenizer.json "<|endoftext|>")"
+for eos in null 3; do # of a model without one, or with one that means nothing to the tokenizer
+    mkdir "$scratch/eos-$eos"
+    cat >"$scratch/eos-$eos/config.json" <<END
+{"model_type": "llama", "vocab_size": 1000, "hidden_size": 16, "intermediate_size": 24, "num_hidden_layers": 1,
+ "num_attention_heads": 2, "max_position_embeddings": 64, "eos_token_id": $eos}
+END
+    check "a model whose eos_token_id is $eos" "$train" "${small[@]}" --config_name "$scratch/eos-$eos" \
+        --tokenizer_name tests/fixtures/tokenizer/shapes/llama2 --max_steps 1 --no_do_eval --output_dir "$scratch/padded-$eos"
+    check "with an eos_token_id of $eos, the tokenizer's" pads_with "$scratch/padded-$eos" "</s>" 2
+done
 
 # The model card.
 check "the model card's metadata and results" python3 - "$out" <<'END'
