@@ -6,12 +6,33 @@
 #include "tests/testing.h"
 
 #include "data/alloc.h"
+#include "data/file.h"
 #include "data/safetensors.h"
 #include "model/gpt.h"
 
 #include <math.h>
 
 #define GPT_FIXTURES ZF_TESTS_DIR "/fixtures/gpt/"
+
+/* The cases of make_gpt.py: the folders that hold what is expected. The caller frees. */
+static inline struct file_names fixture_names(void)
+{
+    struct file_names all;
+    struct zf_error err;
+    int n = 0;
+    assert_works(file_list(GPT_FIXTURES, &all, &err), err);
+    for (int i = 0; i < all.n; i++) {
+        char *path = zf_format("%s%s/expected.safetensors", GPT_FIXTURES, all.list[i]);
+        if (file_exists(path))
+            all.list[n++] = all.list[i];
+        else
+            free(all.list[i]);
+        free(path);
+    }
+    all.n = n;
+    assert_true(n > 0);
+    return all;
+}
 
 struct fixture {
     struct gpt *model;

@@ -1,16 +1,13 @@
 /* Greedy generation with keys and values kept, beside Transformers' generate(): tokens and logits,
  * of every language model of the fixtures, however the prompt is cut. Fixtures:
  * make_generation.py. */
-#include "tests/testing.h"
+#include "tests/parity/gpt_fixture.h"
 
 #include "data/json.h"
-#include "model/gpt.h"
 
-#include <math.h>
-
-#define FIXTURES  ZF_TESTS_DIR "/fixtures/gpt"
 #define POSITIONS 24
 #define MAX_VOCAB 64
+#define N_PROMPTS 3
 #define TOLERANCE 2e-5f
 
 static int greatest(const float *x, int n)
@@ -65,39 +62,49 @@ static void check_one(struct gpt *model, const char *name, const json_t *one, in
 
 static void tokens_are_transformers(void **state)
 {
-    (void)state;
+    const char *name = *state;
+    struct fixture fixture = open_fixture(device_cpu(2), name, GPT_EVALUATE);
     struct json_file f;
     struct zf_error err;
-    const char *name;
-    json_t *list, *one;
-    size_t i, n = 0;
-    assert_works(json_load(&f, FIXTURES "/generation.json", &err), err);
-    json_object_foreach(f.root, name, list)
+    json_t *one;
+    size_t i;
+    assert_works(json_load(&f, GPT_FIXTURES "generation.json", &err), err);
+    json_t *list = json_object_get(f.root, name);
+    if (json_array_size(list) != N_PROMPTS)
+        fail_msg("%s: %s has not %d prompts", f.path, name, N_PROMPTS);
+    json_array_foreach(list, i, one)
     {
-        struct gpt_config config;
-        bool head_is_new;
-        char folder[256];
-        const struct gpt_size size = {
-            .max_tokens = POSITIONS, .max_seqs = 1, .micro_batches = 1, .mode = GPT_EVALUATE};
-        snprintf(folder, sizeof folder, "%s/%s", FIXTURES, name);
-        assert_works(gpt_config_load(&config, folder, &err), err);
-        struct gpt *model = gpt_create(device_cpu(2), &config, &size);
-        assert_works(gpt_load_weights(model, folder, 0, &head_is_new, &err), err);
-        json_array_foreach(list, i, one)
-        {
-            check_one(model, name, one, POSITIONS);
-            check_one(model, name, one, 3);
-            check_one(model, name, one, 1);
-            n++;
-        }
-        gpt_destroy(model);
+        check_one(fixture.model, name, one, POSITIONS);
+        check_one(fixture.model, name, one, 3);
+        check_one(fixture.model, name, one, 1);
     }
-    assert_int_equal(n, 8 * 3);
+    close_fixture(&fixture);
     json_free(&f);
+}
+
+static bool is_language_model(const char *name)
+{
+    struct gpt_config config;
+    struct zf_error err;
+    char *directory = zf_format("%s%s", GPT_FIXTURES, name);
+    if (!gpt_config_load(&config, directory, &err))
+        fail_msg("%s", err.text);
+    free(directory);
+    return config.head == GPT_HEAD_LM;
 }
 
 int main(void)
 {
-    const struct CMUnitTest tests[] = {cmocka_unit_test(tokens_are_transformers)};
-    return cmocka_run_group_tests(tests, NULL, NULL);
+    struct file_names names = fixture_names();
+    int n = 0;
+    for (int i = 0; i < names.n; i++)
+        n += is_language_model(names.list[i]);
+    struct CMUnitTest tests[n];
+    for (int i = 0, at = 0; i < names.n; i++)
+        if (is_language_model(names.list[i]))
+            tests[at++] = (struct CMUnitTest){names.list[i], tokens_are_transformers, NULL, NULL,
+                                              names.list[i]};
+    int failed = cmocka_run_group_tests(tests, NULL, NULL);
+    file_names_free(&names);
+    return failed;
 }

@@ -1,11 +1,12 @@
 /* Models of the family against PyTorch and Transformers: logits, loss and every parameter's
- * gradient, with and without padding on their side; and ten steps of AdamW. See
- * tests/fixtures/make_gpt.py. */
+ * gradient, with and without padding on their side; and ten steps of AdamW. What cases there are,
+ * the folders say that tests/fixtures/make_gpt.py made. */
 #include "tests/testing.h"
 
 #include "tests/parity/gpt_fixture.h"
 
 #include "model/device/row_ops.h"
+#include "model/gpt_arch.h"
 
 #define TOLERANCE 1e-4 /* norm(a - b) / norm(b) */
 
@@ -233,21 +234,59 @@ static void follows(void **state)
     close_fixture(&f);
 }
 
-static char *const cases[] = {"classify2",      "classify3",     "regress",        "lm",
-                              "lm-untied",      "llama-lm",      "llama-lm-tied",  "llama-classify",
-                              "llama-biased",   "llama-regress", "mistral",        "qwen2",
-                              "qwen2-classify", "qwen3",         "qwen3-classify", "smollm3"};
-static char *const long_cases[] = {"classify2", "lm", "llama-lm", "llama-classify",
-                                   "qwen3-classify"};
-#define N_CASES      (sizeof cases / sizeof *cases)
-#define N_LONG_CASES (sizeof long_cases / sizeof *long_cases)
+static bool has_steps(const char *name)
+{
+    struct zf_error err;
+    char *path = zf_format("%s%s/expected.safetensors", GPT_FIXTURES, name);
+    struct safetensors *expected = safetensors_open(path, &err);
+    bool has = expected && safetensors_find(expected, "steps.losses");
+    safetensors_close(expected);
+    free(path);
+    return has;
+}
+
+/* Each architecture has a case of language modelling, and one of ten steps, as has regression. */
+static void every_architecture_has_its_cases(void **state)
+{
+    const struct file_names *names = *state;
+    bool regression = false;
+    const struct gpt_arch *arch;
+    for (int i = 0; (arch = gpt_arch_at(i)); i++) {
+        bool lm = false, steps = false;
+        for (int k = 0; k < names->n; k++) {
+            struct gpt_config c;
+            struct zf_error err;
+            char *directory = zf_format("%s%s", GPT_FIXTURES, names->list[k]);
+            assert_works(gpt_config_load(&c, directory, &err), err);
+            free(directory);
+            if (c.arch != arch)
+                continue;
+            lm |= c.head == GPT_HEAD_LM;
+            steps |= has_steps(names->list[k]);
+            regression |= c.head == GPT_HEAD_REGRESS && has_steps(names->list[k]);
+        }
+        if (!lm || !steps)
+            fail_msg("tests/fixtures/make_gpt.py has no case of %s%s", arch->model_type,
+                     lm ? " with ten steps" : " and language modelling");
+    }
+    assert_true(regression);
+}
 
 int main(void)
 {
-    struct CMUnitTest tests[N_CASES + N_LONG_CASES];
-    for (size_t i = 0; i < N_CASES; i++)
-        tests[i] = (struct CMUnitTest){cases[i], agrees, NULL, NULL, cases[i]};
-    for (size_t i = 0; i < N_LONG_CASES; i++)
-        tests[N_CASES + i] = (struct CMUnitTest){long_cases[i], follows, NULL, NULL, long_cases[i]};
-    return cmocka_run_group_tests(tests, NULL, NULL);
+    struct file_names names = fixture_names();
+    int n_steps = 0, n = 0;
+    for (int i = 0; i < names.n; i++)
+        n_steps += has_steps(names.list[i]);
+    struct CMUnitTest tests[1 + names.n + n_steps];
+    tests[n++] = (struct CMUnitTest){"every_architecture_has_its_cases",
+                                     every_architecture_has_its_cases, NULL, NULL, &names};
+    for (int i = 0; i < names.n; i++)
+        tests[n++] = (struct CMUnitTest){names.list[i], agrees, NULL, NULL, names.list[i]};
+    for (int i = 0; i < names.n; i++)
+        if (has_steps(names.list[i]))
+            tests[n++] = (struct CMUnitTest){names.list[i], follows, NULL, NULL, names.list[i]};
+    int failed = cmocka_run_group_tests(tests, NULL, NULL);
+    file_names_free(&names);
+    return failed;
 }
