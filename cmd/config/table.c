@@ -57,7 +57,8 @@ const struct config_key config_table[] = {
               "folder of the model to fine-tune: config.json, model.safetensors "
               "and its tokenizer")},
     {ARG_TEXT(config_name, "instead of a model, random initialisation: a preset's name (gpt, gpt2, "
-                           "...) or a folder with config.json")},
+                           "...), whose vocabulary is the tokenizer's, or a folder with "
+                           "config.json")},
     {ARG_TEXT(tokenizer_name, "folder of the tokenizer; default: the model's")},
     {ARG_BOOL(ignore_mismatched_sizes, "false",
               "a model's score head for other labels is replaced by a new one")},

@@ -87,6 +87,10 @@ for shape in llama2 qwen2; do
     check "$shape's tokenizer" "$train" "${small[@]}" --tokenizer_name "tests/fixtures/tokenizer/shapes/$shape" --max_steps 1 \
         --no_do_eval --output_dir "$scratch/$shape"
 done
+check "a preset's vocabulary is the tokenizer's" python3 -c 'import json, sys
+vocab = json.load(open(sys.argv[2] + "/tokenizer.json"))["model"]["vocab"]
+assert json.load(open(sys.argv[1] + "/config.json"))["vocab_size"] == len(vocab) != 8000, len(vocab)' \
+    "$scratch/llama2" tests/fixtures/tokenizer/shapes/llama2
 check "Llama's, too" pads_with "$scratch/llama2" "</s>" 2
 check "Qwen's has one of its own" pads_with "$scratch/qwen2" "<|endoftext|>" \
     "$(id_of tests/fixtures/tokenizer/shapes/qwen2/tokenizer.json "<|endoftext|>")"

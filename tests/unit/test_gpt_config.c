@@ -448,6 +448,52 @@ static void presets_have_their_size(void **state)
     assert_says(err, "\"gpt3\" is not a preset model: choose one of gpt, distilgpt2, gpt2,");
 }
 
+/* As the models' published config.json have them: what the number of parameters does not show. */
+static void presets_are_the_published_models(void **state)
+{
+    (void)state;
+    static const struct {
+        const char *name;
+        int n_positions, n_head, n_kv_heads, head_dim;
+        float epsilon;
+        double theta, llama3_factor; /* 0: no rope_scaling */
+    } published[] = {{"smollm2-135m", 8192, 9, 3, 64, 1e-5f, 100000, 0},
+                     {"llama-2-7b", 4096, 32, 32, 128, 1e-5f, 10000, 0},
+                     {"llama-2-13b", 4096, 40, 40, 128, 1e-5f, 10000, 0},
+                     {"llama-2-70b", 4096, 64, 8, 128, 1e-5f, 10000, 0},
+                     {"llama-3.1-8b", 131072, 32, 8, 128, 1e-5f, 500000, 8},
+                     {"llama-3.2-1b", 131072, 32, 8, 64, 1e-5f, 500000, 32},
+                     {"qwen2.5-0.5b", 32768, 14, 2, 64, 1e-6f, 1000000, 0},
+                     {"qwen2.5-1.5b", 131072, 12, 2, 128, 1e-6f, 1000000, 0}};
+    const size_t n = sizeof published / sizeof *published;
+    struct gpt_config c;
+    struct zf_error err;
+    size_t n_presets = 0;
+    for (int i = 0; gpt_preset_name(i); i++) {
+        assert_works(gpt_config_preset(&c, gpt_preset_name(i), &err), err);
+        n_presets += c.parts.rotary && strcmp(gpt_preset_name(i), "llama") != 0; /* a tiny one */
+    }
+    assert_int_equal(n_presets, n);
+    for (size_t i = 0; i < n; i++) {
+        const bool llama3 = published[i].llama3_factor > 0;
+        assert_works(gpt_config_preset(&c, published[i].name, &err), err);
+        const struct heads heads = gpt_heads(&c);
+        print_message("%s\n", published[i].name);
+        assert_int_equal(c.n_positions, published[i].n_positions);
+        assert_int_equal(heads.n_head, published[i].n_head);
+        assert_int_equal(heads.n_kv_head, published[i].n_kv_heads);
+        assert_int_equal(heads.head_dim, published[i].head_dim);
+        assert_true(c.layer_norm_epsilon == published[i].epsilon);
+        assert_true(c.rope.theta == published[i].theta);
+        assert_int_equal(c.rope.type, llama3 ? ROPE_LLAMA3 : ROPE_DEFAULT);
+        assert_true(c.rope.factor == published[i].llama3_factor);
+        assert_true(c.rope.low_freq_factor == (llama3 ? 1 : 0));
+        assert_true(c.rope.high_freq_factor == (llama3 ? 4 : 0));
+        assert_true(c.rope.original_positions == (llama3 ? 8192 : 0));
+        assert_int_equal(c.window, 0);
+    }
+}
+
 int main(void)
 {
     struct zf_error err;
@@ -464,6 +510,7 @@ int main(void)
         cmocka_unit_test(reads_rotary_positions),
         cmocka_unit_test(writes_labels),
         cmocka_unit_test(presets_have_their_size),
+        cmocka_unit_test(presets_are_the_published_models),
         cmocka_unit_test(norms_are_short),
     };
     int failed = cmocka_run_group_tests(tests, NULL, NULL);
