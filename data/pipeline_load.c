@@ -441,9 +441,8 @@ static bool load_model(struct pipeline *p, const struct settings *s, const char 
     return read_bos_and_eos(p, s, "<s>", "</s>", err);
 }
 
-/* Whose rules a SentencePiece model has is in no file but tokenizer_config.json. What Transformers
- * makes of one where that says nothing puts no space and no token in front, as no model has been
- * trained. */
+/* Whose rules a SentencePiece model has, tokenizer_config.json alone says. Where it does not,
+ * Transformers puts no space in front, as neither Llama nor the library does. */
 static bool choose_rules(const struct settings *s, const char *path, bool *is_llama,
                          struct zf_error *err)
 {

@@ -2,7 +2,7 @@
  *  - BPE as Hugging Face's tokenizers have it, from tokenizer.json, from vocab.json + merges.txt,
  *    or for Llama from a SentencePiece model (pipeline_load.h)
  *  - SentencePiece, from tokenizer.model, spiece.model, sentencepiece.bpe.model or the folder's
- *    only *.model, by libsentencepiece (spm.h)
+ *    only *.model, by libsentencepiece (spm.h): alone in its folder, or a BertGenerationTokenizer
  *
  * BPE ids are those of Hugging Face Transformers' tokenizer for the same folder, SentencePiece ids
  * those of the library. What Transformers puts around a text, tokenizer_template tells. A tokenizer

@@ -1,6 +1,7 @@
 #!/usr/bin/env bash
-# Pickled weights, whole or in shards, are refused with the shell line that converts them. It is one that a
-# shell and Python can read and, with torch, it makes the weights that were pickled. ZF_PYTHON names the Python that has torch and safetensors (default: python3).
+# Pickled weights, whole or in shards, are refused with the shell line that converts them. A shell and Python can
+# read it and, with torch, it makes the weights that were pickled. ZF_PYTHON names the Python that has torch and
+# safetensors (default: python3).
 
 . tests/e2e/lib/common.sh "$@"
 need python3
