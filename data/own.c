@@ -29,17 +29,25 @@ static bool need_column(const struct table *t, const char *name, const char *key
 static bool may_be_text(const struct own_columns *c, const char *name)
 {
     return *name && strcasecmp(name, "id") != 0 && strcasecmp(name, "idx") != 0 &&
-           strcasecmp(name, "index") != 0 && !(c->label && strcmp(name, c->label) == 0);
+           strcasecmp(name, "index") != 0 && !(c->label && strcmp(name, c->label) == 0) &&
+           !(c->pair && strcmp(name, c->pair) == 0);
+}
+
+/* A name that tells by itself, or NULL. */
+static const char *find_usual_text(const struct own_columns *c, const struct table *t)
+{
+    if (table_find(t, "sentence1") >= 0 && table_find(t, "sentence2") >= 0)
+        return may_be_text(c, "sentence1") ? "sentence1" : "sentence2";
+    return table_find(t, "sentence") >= 0 && may_be_text(c, "sentence") ? "sentence" : NULL;
 }
 
 static bool find_texts(struct own_columns *c, const struct table *t, struct zf_error *err)
 {
     char columns[300];
-    const char *one = table_find(t, "sentence") >= 0 ? "sentence" : NULL, *other = NULL;
-    if (table_find(t, "sentence1") >= 0 && table_find(t, "sentence2") >= 0) {
-        one = "sentence1";
+    const char *one = find_usual_text(c, t), *other = NULL;
+    const bool two = one && strcmp(one, "sentence1") == 0;
+    if (two)
         other = "sentence2";
-    }
     for (int i = 0; !one && i < t->n_columns; i++) {
         if (!may_be_text(c, t->columns[i]))
             continue;
@@ -47,15 +55,16 @@ static bool find_texts(struct own_columns *c, const struct table *t, struct zf_e
         for (i++; i < t->n_columns && !other; i++)
             other = may_be_text(c, t->columns[i]) ? t->columns[i] : NULL;
     }
-    if (other && strcmp(one, "sentence1") != 0 && table_find(t, c->label) < 0)
+    if (other && !two && table_find(t, c->label) < 0)
         return zf_fail(err,
                        "%s: without a column \"%.60s\" it is not clear which are the text's: "
                        "text_column names it, and text_pair_column a second one; its columns are: "
                        "%s",
                        t->path, c->label, table_list_columns(t, columns, sizeof columns));
     if (!one)
-        return zf_fail(err, "%s: there is no column of text beside the label; its columns are: %s",
-                       t->path, table_list_columns(t, columns, sizeof columns));
+        return zf_fail(
+            err, "%s: there is no column of text beside the label%s; its columns are: %s", t->path,
+            c->pair ? " and text_pair_column" : "", table_list_columns(t, columns, sizeof columns));
     c->text = one;
     if (!c->pair)
         c->pair = other;
@@ -74,6 +83,10 @@ bool own_find_columns(struct own_columns *c, const struct table *t, bool needs_l
     if (needs_label && (strcmp(c->text, label) == 0 || (c->pair && strcmp(c->pair, label) == 0)))
         return zf_fail(err, "%s: column \"%.60s\" cannot be text and label at once", t->path,
                        label);
+    if (c->pair && strcmp(c->text, c->pair) == 0)
+        return zf_fail(err,
+                       "%s: column \"%.60s\" cannot be text_column and text_pair_column at once",
+                       t->path, c->text);
     return need_column(t, c->text, "text_column", err) &&
            (!c->pair || need_column(t, c->pair, "text_pair_column", err));
 }

@@ -16,9 +16,10 @@ struct own_columns {
 /* Fills in names that are not given (NULL), which are then the table's. The label: "label". The
  * text: "sentence1" with "sentence2" as its pair; or "sentence"; or the first column that has a
  * name, is not the label and is not called "id", "idx" or "index", and the second such one as its
- * pair. A text that is given has no pair but the one that is given. Fails where a column is not
- * there, or there twice, a label only where it is needed; where one is to be text and label; and
- * where two columns may be text and, for want of a label, one of them may be that. */
+ * pair. A text that is given has no pair but the one that is given; with a pair alone given, the
+ * text is looked for among the others. Fails where a column is not there, or there twice, a label
+ * only where it is needed; where one is to be two of text, pair and label; and where two columns
+ * may be text and, for want of a label, one of them may be that. */
 bool own_find_columns(struct own_columns *c, const struct table *t, bool needs_label,
                       struct zf_error *err);
 

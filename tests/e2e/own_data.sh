@@ -142,6 +142,13 @@ check "pairs, and a label that cannot be learned" says \
     "column premise with hypothesis, .*one of 3 labels, 2 to 10" "$train" --train_file "$scratch/pairs.csv" \
     --validation_file "$scratch/pairs_dev.csv" "${model[@]}" --max_steps 2 --output_dir "$scratch/pairs"
 check "it is said" grep -q "pairs_dev.csv:3: the label \"3\", one of 1 that the training examples do not have" "$scratch/said"
+check "with the second text's column alone the first is another" says "the text is column hypothesis with premise," "$train" \
+    --train_file "$scratch/pairs.csv" --text_pair_column premise --no_do_eval "${model[@]}" --max_steps 1 \
+    --output_dir "$scratch/turned"
+check "which is what is written" python3 -c '
+import json, sys
+a = json.load(open(sys.argv[1] + "/zf_train_config.json"))["training_arguments"]
+assert (a["text_column"], a["text_pair_column"]) == ("hypothesis", "premise"), a' "$scratch/turned"
 check "a file that nobody asks for is said" says "test_file $scratch/pairs.csv is not read" "$train" --train_file \
     "$scratch/pairs.csv" --test_file "$scratch/pairs.csv" --no_do_eval "${model[@]}" --max_steps 1 --output_dir "$scratch/unread"
 printf 'text,label\na,0.5\nb,N/A\n' >"$scratch/mixed.csv"
@@ -169,6 +176,9 @@ check "scores: numbers" grep -Eqx "$(printf '0\t[0-9.-]+')" "$scratch/scores-pre
 
 check "zf-run: a pair" grep -Eqx "(2|3|10)$(printf '\t')[01]\.[0-9]{4}" <("$run" "$scratch/pairs" \
     --pair "it is dry" "it rains")
+
+check "zf-run: the second text's column alone" says "the text is column hypothesis with premise" "$run" "$scratch/pairs" \
+    --file "$scratch/pairs.csv" --text_pair_column premise
 
 # A model whose labels are others; one whose labels are the same is gone on with, in its order.
 printf 'text,label\na good film,spam\na bad film,ham\n' >"$scratch/two.csv"

@@ -163,6 +163,14 @@ static void guesses_columns_as_run_glue(void **state)
     assert_columns("premise,hypothesis,label", (struct own_columns){.text = "hypothesis"},
                    "hypothesis", NULL);
     assert_columns("a,b,label", (struct own_columns){.text = "b", .pair = "a"}, "b", "a");
+    /* With a second text alone, the first is another. */
+    const struct own_columns a = {.pair = "a"}, first = {.pair = "sentence1"};
+    assert_columns("a,b,label", a, "b", "a");
+    assert_columns("b,a,label", a, "b", "a");
+    assert_columns("a,sentence,label", a, "sentence", "a");
+    assert_columns("sentence,b,label", (struct own_columns){.pair = "sentence"}, "b", "sentence");
+    assert_columns("sentence1,sentence2,label", first, "sentence2", "sentence1");
+    assert_columns("a,sentence1,sentence2,label", a, "sentence1", "a");
 }
 
 static void refuses_columns(void **state)
@@ -181,6 +189,17 @@ static void refuses_columns(void **state)
     assert_false(own_find_columns(&c, &t, false, &err));
     assert_says(err, "no column \"other\" (text_pair_column)");
     c = (struct own_columns){0}; /* the second column may be the label */
+    assert_false(own_find_columns(&c, &t, false, &err));
+    assert_says(err, "without a column \"label\" it is not clear");
+    c = (struct own_columns){.pair = "text", .label = "category"};
+    assert_false(own_find_columns(&c, &t, true, &err));
+    assert_says(err, "there is no column of text beside the label and text_pair_column; its");
+    c = (struct own_columns){.text = "text", .pair = "text", .label = "category"};
+    assert_false(own_find_columns(&c, &t, true, &err));
+    assert_says(err, "\"text\" cannot be text_column and text_pair_column at once");
+    table_free(&t);
+    t = read_as("a.csv", "text,a,b\nx,y,z\n");
+    c = (struct own_columns){.pair = "text"}; /* a or b may be the label */
     assert_false(own_find_columns(&c, &t, false, &err));
     assert_says(err, "without a column \"label\" it is not clear");
     table_free(&t);
