@@ -193,8 +193,8 @@ static bool configure_model(struct run *run, struct zf_error *err)
                  "model's?",
                  vocab, source, m->vocab_size);
     if (c->max_seq_length > m->n_positions) {
-        log_warn("max_seq_length %d is more than the model's n_positions; %d is used",
-                 c->max_seq_length, m->n_positions);
+        log_warn("max_seq_length %d is more than the model's %s; %d is used", c->max_seq_length,
+                 gpt_positions_key(m), m->n_positions);
         c->max_seq_length = m->n_positions;
     }
     if (c->model_name_or_path && run->task->n_labels == 0 && m->head != GPT_HEAD_LM)
@@ -452,13 +452,6 @@ static bool agree_on_first_weights(struct run *run, struct zf_error *err)
     return c->plan || agree_on_weights(run, from, err);
 }
 
-static bool takes_model(const struct run *run, struct zf_error *err)
-{
-    const struct gpt_config *m = &run->model_config;
-    const struct device *d = run->device;
-    return !d->takes_shape || d->takes_shape(m->n_embd, gpt_heads(m).head_dim, err);
-}
-
 bool run_create(struct run *run, struct config *config, struct comm *comm, struct zf_error *err)
 {
     *run = (struct run){.config = config, .comm = comm, .task = config->task};
@@ -466,7 +459,7 @@ bool run_create(struct run *run, struct config *config, struct comm *comm, struc
     if (!comm_all_ok(comm, read_input(run, err) && check_batches(run, err), err) ||
         !agree_on_input(run, err) || !choose_device(run, err))
         return false;
-    if (!takes_model(run, err))
+    if (!gpt_fits_device(&run->model_config, run->device, err))
         return false;
     comm_attach(run->comm, run->device); /* before the plan: NCCL takes device memory of its own */
     if (!memory_plan(run, longest(run), err) || !comm_all_ok(comm, create_model(run, err), err))

@@ -68,6 +68,11 @@ struct gpt_config {
 
 /* What attention's heads are. */
 struct heads gpt_heads(const struct gpt_config *config);
+/* What config.json calls the longest sequence: "n_positions" or "max_position_embeddings". */
+const char *gpt_positions_key(const struct gpt_config *config);
+/* Fails where the model is wider than the device's operators take. */
+bool gpt_fits_device(const struct gpt_config *config, const struct device *device,
+                     struct zf_error *err);
 /* Reads DIR/config.json. Fails where the architecture is none of the family's, has parts that are
  * not supported, or a value is out of range. */
 bool gpt_config_load(struct gpt_config *config, const char *directory, struct zf_error *err);

@@ -504,3 +504,26 @@ bool gpt_config_load(struct gpt_config *config, const char *directory, struct zf
         *config = c;
     return ok;
 }
+
+const char *gpt_positions_key(const struct gpt_config *config)
+{
+    return config->arch->keys->n_positions;
+}
+
+bool gpt_fits_device(const struct gpt_config *c, const struct device *d, struct zf_error *err)
+{
+    const struct gpt_keys *keys = c->arch->keys;
+    const int head_dim = gpt_heads(c).head_dim;
+    if (d->most.head_dim && head_dim > d->most.head_dim)
+        return zf_fail(err,
+                       "the model's heads are %d wide (%s%s / %s), but the %s device takes at most "
+                       "%d",
+                       head_dim, c->arch->gpt2_keys ? "" : "head_dim, or ", keys->n_embd,
+                       keys->n_head, d->name, d->most.head_dim);
+    const int widest = c->n_embd % 8 == 0 ? d->most.n_embd : d->most.odd_n_embd;
+    return !widest || c->n_embd <= widest ||
+           zf_fail(err,
+                   "the model's %s is %d, but the %s device takes at most %d, or %d where it is no "
+                   "multiple of 8",
+                   keys->n_embd, c->n_embd, d->name, d->most.n_embd, d->most.odd_n_embd);
+}

@@ -57,8 +57,7 @@ bool answerer_open(struct answerer *a, const struct answer_options *options, str
     if (tokenizer_vocab_size(a->tokenizer) > a->config.vocab_size)
         return zf_fail(err, "%s: the tokenizer has %d entries, but the model %d (vocab_size)",
                        folder, tokenizer_vocab_size(a->tokenizer), a->config.vocab_size);
-    if (a->device->takes_shape &&
-        !a->device->takes_shape(a->config.n_embd, gpt_heads(&a->config).head_dim, err))
+    if (!gpt_fits_device(&a->config, a->device, err))
         return false;
     const struct gpt_size size = size_of(a, options);
     a->model = gpt_create(a->device, &a->config, &size);

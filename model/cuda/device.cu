@@ -150,21 +150,6 @@ static void host_release(void *memory)
         check_cuda(cudaFreeHost(memory));
 }
 
-static bool takes_shape(int n_embd, int head_dim, struct zf_error *err)
-{
-    const int widest = n_embd % 8 == 0 ? CUDA_MAX_WIDTH : CUDA_MAX_ODD_WIDTH;
-    if (head_dim > CUDA_MAX_HEAD_DIM)
-        return zf_fail(err,
-                       "the model's heads are %d wide (n_embd / n_head), but the CUDA device "
-                       "takes at most %d",
-                       head_dim, CUDA_MAX_HEAD_DIM);
-    return n_embd <= widest ||
-           zf_fail(err,
-                   "the model's n_embd is %d, but the CUDA device takes at most %d, or %d where it "
-                   "is no multiple of 8",
-                   n_embd, CUDA_MAX_WIDTH, CUDA_MAX_ODD_WIDTH);
-}
-
 /* Streams and events. */
 
 static void open_stream(struct stream *s, int priority)
@@ -372,9 +357,11 @@ static void fill_device(struct device *d)
     d->dtype = DTYPE_BF16;
     d->unified = false;
     d->head_rows = 1024;
+    d->most.n_embd = CUDA_MAX_WIDTH;
+    d->most.odd_n_embd = CUDA_MAX_ODD_WIDTH;
+    d->most.head_dim = CUDA_MAX_HEAD_DIM;
     d->compute = &cuda.compute;
     d->reserve = memory_reserve;
-    d->takes_shape = takes_shape;
     d->allocate = memory_allocate;
     d->release = memory_release;
     d->free_bytes = memory_free_bytes;

@@ -33,6 +33,11 @@ struct device {
     bool unified;     /* device memory is host memory: the host may look into it */
     int head_rows;    /* of logits that a language model's head makes at a time: few enough for the
                          CPU's caches, enough to occupy a GPU */
+    /* The widest models that its operators take; 0: any. */
+    struct {
+        int n_embd, odd_n_embd; /* odd: that are no multiple of 8 */
+        int head_dim;
+    } most;
     const char *products;   /* what computes matrix products, for the log; NULL: nothing to tell */
     struct stream *compute; /* the stream that forward and backward run on */
     struct plan *plan;      /* of a device that only counts (model/plan/plan.h), whose arrays have
@@ -47,8 +52,6 @@ struct device {
     /* Takes device memory of so many bytes in one piece, which allocate() then hands out until all
      * of that is released. Fails where there is not so much. The CPU device does nothing. */
     bool (*reserve)(size_t bytes, struct zf_error *err);
-    /* Whether its operators take models of this shape; NULL: of any. */
-    bool (*takes_shape)(int n_embd, int head_dim, struct zf_error *err);
     /* Device memory, 256-byte aligned, not initialised. What a plan (model/device/arena.h) has
      * reserved comes out of one piece. Ends the program with a sentence where
      * there is none left. */

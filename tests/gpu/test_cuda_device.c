@@ -1,6 +1,8 @@
 /* The CUDA device: memory, copies of ordinary and of pinned memory, streams, events, calls. */
 #include "tests/gpu/cuda_testing.h"
 
+#include "model/gpt.h"
+
 #include <math.h>
 
 #define N ((size_t)100003)
@@ -295,18 +297,33 @@ static void nothing_is_copied(void **state)
     cuda->release(memory);
 }
 
+/* Sentences name the widths as the model's own config.json does. */
+static void assert_too_wide(const char *preset, int n_embd, int head_dim, const char *words)
+{
+    struct gpt_config c;
+    struct zf_error err;
+    assert_works(gpt_config_preset(&c, preset, &err), err);
+    c.n_embd = n_embd;
+    c.head_dim = head_dim;
+    if (words) {
+        assert_false(gpt_fits_device(&c, cuda, &err));
+        assert_says(err, words);
+    } else {
+        assert_works(gpt_fits_device(&c, cuda, &err), err);
+    }
+}
+
 static void too_wide_models_are_refused(void **state)
 {
     (void)state;
-    struct zf_error err;
-    assert_true(cuda->takes_shape(8192, 128, &err));
-    assert_true(cuda->takes_shape(2047, 256, &err));
-    assert_false(cuda->takes_shape(8200, 64, &err));
-    assert_says(err, "n_embd is 8200, but the CUDA device takes at most 8192");
-    assert_false(cuda->takes_shape(2049, 64, &err));
-    assert_says(err, "2048 where it is no multiple of 8");
-    assert_false(cuda->takes_shape(1024, 512, &err));
-    assert_says(err, "heads are 512 wide");
+    assert_too_wide("gpt2", 8192, 128, NULL);
+    assert_too_wide("gpt2", 2047, 256, NULL);
+    assert_too_wide("gpt2", 8200, 64, "n_embd is 8200, but the cuda device takes at most 8192");
+    assert_too_wide("gpt2", 2049, 64, "2048 where it is no multiple of 8");
+    assert_too_wide("gpt2", 1024, 512, "heads are 512 wide (n_embd / n_head), but");
+    assert_too_wide("llama", 8200, 64, "hidden_size is 8200, but the cuda device takes");
+    assert_too_wide("llama", 1024, 320,
+                    "320 wide (head_dim, or hidden_size / num_attention_heads), but the cuda");
 }
 
 int main(void)
