@@ -52,7 +52,10 @@ static const struct bench_option option_table[] = {
 #undef FIELD
 };
 const struct bench_options bench_adam_options = {
-    "adam", "The engine's host updates beside a triad.", option_table,
+    "adam",
+    "The engine's host updates beside a triad.",
+    NULL,
+    option_table,
     sizeof option_table / sizeof *option_table,
     "  threads    of the host\n"
     "  width      columns of the matrix that is updated\n"

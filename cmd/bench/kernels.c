@@ -34,8 +34,11 @@ static const struct bench_option option_table[] = {
 #undef FIELD
 };
 const struct bench_options bench_kernels_options = {
-    "kernels", "Each operator's time, bytes, FLOPs and share of what the device can do.",
-    option_table, sizeof option_table / sizeof *option_table,
+    "kernels",
+    "Each operator's time, bytes, FLOPs and share of what the device can do.",
+    NULL,
+    option_table,
+    sizeof option_table / sizeof *option_table,
     "  operator   with its direction, forward if none is said\n"
     "  dropout    with which it ran\n"
     "  us         microseconds of a call, the median\n"

@@ -41,8 +41,11 @@ static const struct bench_option option_table[] = {
 #undef FIELD
 };
 const struct bench_options bench_machine_options = {
-    "machine", "Measures this machine for plans. Under mpirun -n N: as each of N ranks has it.",
-    option_table, sizeof option_table / sizeof *option_table,
+    "machine",
+    "Measures this machine for plans. Under mpirun -n N: as each of N ranks has it.",
+    NULL,
+    option_table,
+    sizeof option_table / sizeof *option_table,
     "  products   the rate of the largest matrices\n"
     "  memory     of a large copy on the device, read and written\n"
     "  AdamW      of the host's updates\n"

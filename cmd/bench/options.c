@@ -35,7 +35,8 @@ static const struct bench_option *find_option(const struct bench_options *option
 
 static void print_help(const struct bench_options *options)
 {
-    printf("usage: zf-bench %s [options]\n\n%s\n\n", options->benchmark, options->about);
+    printf("usage: zf-bench %s [options]%s%s\n\n%s\n\n", options->benchmark,
+           options->words ? " " : "", options->words ? options->words : "", options->about);
     for (size_t i = 0; i < options->n; i++) {
         const struct bench_option *o = &options->table[i];
         const char *value = o->value ? o->value : "";
@@ -48,7 +49,12 @@ static void print_help(const struct bench_options *options)
 bool bench_options_read(const struct bench_options *options, int argc, char **argv, void *fields,
                         bool *help, struct zf_error *err)
 {
+    int n_words = 0;
     for (int i = 1; i < argc; i++) {
+        if (options->words && strncmp(argv[i], "--", 2) != 0) {
+            argv[++n_words] = argv[i];
+            continue;
+        }
         if (strcmp(argv[i], "--help") == 0) {
             print_help(options);
             return *help = true;
@@ -70,5 +76,7 @@ bool bench_options_read(const struct bench_options *options, int argc, char **ar
         else if (!set_number(options, option, argv[i], field, err))
             return false;
     }
+    if (options->words)
+        argv[n_words + 1] = NULL;
     return true;
 }

@@ -34,14 +34,16 @@ struct bench_option {
 struct bench_options {
     const char *benchmark; /* what messages begin with: "train" */
     const char *about;     /* what it does, for --help */
+    const char *words; /* what words that are no options are: "FOLDER..."; NULL: there are none */
     const struct bench_option *table;
     size_t n;
-    const char *columns; /* lines that explain those of what it prints; or NULL */
+    const char *columns; /* lines that explain those of what it prints */
 };
 
-/* Sets the fields that the words name; argv[0] is passed over. --help prints the options, sets
- * *help and reads no further. Fails where a word is no option, lacks its value, or the value is out
- * of range. */
+/* Sets the fields that options name; argv[0] is passed over, and argv[argc] is NULL, as main's.
+ * Other words, where there may be some, are then argv[1] on, with NULL behind them. --help prints
+ * the options, sets *help and reads no further. Fails where a word may not be there, an option
+ * lacks its value, or that is out of range. */
 bool bench_options_read(const struct bench_options *options, int argc, char **argv, void *fields,
                         bool *help, struct zf_error *err);
 

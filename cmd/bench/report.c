@@ -6,23 +6,27 @@
 
 #include <stdio.h>
 #include <stdlib.h>
-#include <string.h>
 
 struct options {
     const char *output;
-    bool help;
+    bool help, compare;
 };
 
 static const struct bench_option option_table[] = {
     {"--output", "FILE", BENCH_TEXT, offsetof(struct options, output), 0, 0,
      "the page to write (comparison.html)"},
+    {"--compare", NULL, BENCH_FLAG, offsetof(struct options, compare), 0, 0,
+     "is what it does anyway"},
 };
 
 const struct bench_options bench_report_options = {
     "report",
-    "the reports of several runs on one page: zf-bench report FOLDER... [options], where a FOLDER "
-    "is\nan output_dir of zf-train, or a report",
-    option_table, sizeof option_table / sizeof *option_table, NULL};
+    "Puts the reports of several runs on one page, to compare them. A FOLDER is an output_dir of\n"
+    "zf-train, its report.html, or a page that this has made.",
+    "FOLDER...",
+    option_table,
+    sizeof option_table / sizeof *option_table,
+    "  FILE: N runs  the page that is written, and how many runs are on it\n"};
 
 /* Adds the runs of a folder's page, or of a page. */
 static bool add_runs(json_t *runs, const char *name, struct zf_error *err)
@@ -44,8 +48,9 @@ static bool compare(char **folders, int n, const char *output, struct zf_error *
     for (int i = 0; ok && i < n; i++)
         ok = add_runs(runs, folders[i], err);
     ok = ok && page_write(output, runs, err);
+    const size_t count = json_array_size(runs);
     if (ok)
-        printf("%s: %zu run(s)\n", output, json_array_size(runs));
+        printf("%s: %zu run%s\n", output, count, count == 1 ? "" : "s");
     json_decref(runs);
     return ok;
 }
@@ -54,9 +59,9 @@ bool bench_report(int argc, char **argv, struct zf_error *err)
 {
     struct options o = {.output = "comparison.html"};
     int n = 0;
-    while (n + 1 < argc && strncmp(argv[n + 1], "--", 2) != 0)
-        n++;
-    if (!bench_options_read(&bench_report_options, argc - n, argv + n, &o, &o.help, err))
+    if (!bench_options_read(&bench_report_options, argc, argv, &o, &o.help, err))
         return false;
+    while (!o.help && argv[n + 1])
+        n++;
     return o.help || compare(argv + 1, n, o.output, err);
 }

@@ -94,7 +94,10 @@ static const struct bench_option option_table[] = {
 #undef FIELD
 };
 const struct bench_options bench_train_options = {
-    "train", "Synthetic training steps: what one takes, moves and holds.", option_table,
+    "train",
+    "Synthetic training steps: what one takes, moves and holds.",
+    NULL,
+    option_table,
     sizeof option_table / sizeof *option_table,
     "  S          steps of a window: how often a channel that waits is updated\n"
     "  ms/step    milliseconds of a step, the median; worst: of the slowest\n"

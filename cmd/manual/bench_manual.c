@@ -7,8 +7,6 @@
 
 static void add_columns(struct manual *m, const struct benchmark *benchmark)
 {
-    if (!benchmark->options->columns)
-        return;
     char *title = zf_format("What %s prints", benchmark->name);
     manual_add_text(m, title, false, benchmark->options->columns);
     free(title);
@@ -17,7 +15,9 @@ static void add_columns(struct manual *m, const struct benchmark *benchmark)
 struct manual *manual_of_bench(void)
 {
     struct manual *m = manual_create("zf-bench", "measures or plans what decides zf-train's speed");
-    manual_add_text(m, "Synopsis", false, "  zf-bench NAME [options]\n  zf-bench NAME --help");
+    manual_add_text(
+        m, "Synopsis", false,
+        "  zf-bench NAME [options]\n  zf-bench report [options] FOLDER...\n  zf-bench NAME --help");
     manual_add_text(m, "Description", false,
                     "Each NAME is a benchmark of its own, with options of its own.");
     for (size_t i = 0; i < n_benchmarks; i++) {

@@ -28,11 +28,16 @@ check "its figures are consistent" python3 tests/e2e/lib/bench_figures.py kernel
     "$scratch/kernels.txt"
 
 # Help: each option with what its value is, and each column of what is printed.
-for name in adam kernels machine train; do
+subcommands=$("$bench" --help | sed -n 's/^  \([a-z][a-z]*\) .*/\1/p' | xargs)
+check "there are subcommands" test "$subcommands" = "adam kernels train machine report"
+for name in $subcommands; do
     check "$name --help" "$bench" $name --help
     cp "$scratch/check.log" "$scratch/$name.help"
     check "$name --help fits 100 columns" awk 'length > 100 { exit 1 }' "$scratch/$name.help"
+    check "$name --help says what is printed" awk '/^What it prints:$/ { told = 1; next } told && /^  [^ ].*  [a-z]/ { lines++ }
+        /\(null\)/ { lines -= 1000 } END { exit !(lines > 0) }' "$scratch/$name.help"
     case $name in
+    report) wrong=(none) ;;
     adam) wrong=(--path none) ;;
     machine) wrong=(--device none) ;;
     *) wrong=(--preset none) ;;

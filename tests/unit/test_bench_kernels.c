@@ -261,7 +261,7 @@ static const struct bench_option table[] = {
     {"--text", "TEXT", BENCH_TEXT, offsetof(struct fields, text), 0, 0, ""},
     {"--flag", NULL, BENCH_FLAG, offsetof(struct fields, flag), 0, 0, ""},
 };
-static const struct bench_options options = {"test", "Tests.", table, 4, ""};
+static const struct bench_options options = {"test", "Tests.", NULL, table, 4, ""};
 
 static bool read_words(struct fields *f, struct zf_error *err, const char *a, const char *b,
                        const char *c, const char *d)
@@ -283,6 +283,28 @@ static void options_set_their_fields(void **state)
     assert_string_equal(f.text, "--flag");
     assert_works(read_words(&f, &err, "--help", "--nonsense", NULL, NULL), err);
     assert_true(f.help);
+}
+
+static void other_words_come_first(void **state)
+{
+    (void)state;
+    const struct bench_options with_words = {"test", "Tests.", "FILE...", table, 4, ""};
+    struct fields f = {0};
+    struct zf_error err;
+    char *words[] = {"test", "a", "--whole", "3", "b", "--flag", "-", NULL};
+    assert_works(bench_options_read(&with_words, 7, words, &f, &f.help, &err), err);
+    assert_true(f.whole == 3 && f.flag);
+    assert_string_equal(words[1], "a");
+    assert_string_equal(words[2], "b");
+    assert_string_equal(words[3], "-");
+    assert_null(words[4]);
+    char *none[] = {"test", NULL}, *all[] = {"test", "a", NULL};
+    assert_works(bench_options_read(&with_words, 1, none, &f, &f.help, &err), err);
+    assert_null(none[1]);
+    assert_works(bench_options_read(&with_words, 2, all, &f, &f.help, &err), err);
+    assert_true(strcmp(all[1], "a") == 0 && !all[2]);
+    assert_false(read_words(&f, &err, "a", NULL, NULL, NULL));
+    assert_says(err, "there is no option a");
 }
 
 static void options_refuse_what_they_cannot_take(void **state)
@@ -319,6 +341,7 @@ int main(void)
         cmocka_unit_test(rates_are_those_of_their_work),
         cmocka_unit_test(medians),
         cmocka_unit_test(options_set_their_fields),
+        cmocka_unit_test(other_words_come_first),
         cmocka_unit_test(options_refuse_what_they_cannot_take),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
