@@ -206,13 +206,16 @@ check "zf-bench report" "$build/zf-bench" report "$scratch/whole" "$scratch/part
     --output "$scratch/comparison.html"
 check "of a comparison, too" "$build/zf-bench" report "$scratch/comparison.html" "$scratch/labels" \
     --output "$scratch/four.html"
+check "with --compare, options between the folders" bash -c '"$0" report --compare "$1" --output "$2" "$3" | grep -qx "$2: 2 runs"' \
+    "$build/zf-bench" "$scratch/whole" "$scratch/compared.html" "$scratch/scores"
+check "one run alone" bash -c '"$0" report "$1" --output "$2" | grep -qx "$2: 1 run"' "$build/zf-bench" "$scratch/whole" \
+    "$scratch/one.html"
 says() { # says WORDS COMMAND...: it fails, with a sentence that has them
     ! "${@:2}" >"$scratch/said" 2>&1 && grep -Eq -- "$1" "$scratch/said"
 }
 check "a folder without a report" says "^zf-bench: $scratch/without/report.html: " "$build/zf-bench" report \
     "$scratch/without" --output "$scratch/none.html"
 check "no folder" says "^zf-bench: report: no FOLDER is given" "$build/zf-bench" report
-check "--help" "$build/zf-bench" report --help
 check "another page" says "README.md: this is no report of zf-train" "$build/zf-bench" report README.md
 check "and nothing is written" test ! -e "$scratch/none.html"
 
@@ -233,6 +236,29 @@ check "a broken page does not pass" not draw "$scratch/broken.html"
 check "the browser says why" grep -q "CONSOLE.*nothing is not defined" "$scratch/console"
 sed 's/"curves":{/"kurves":{/' "$scratch/whole/report.html" >"$scratch/torn.html"
 check "nor does one without its curves" not draw "$scratch/torn.html"
+python3 - "$scratch" <<'END'
+import json, re, sys
+page = open(sys.argv[1] + "/whole/report.html").read()
+begin, data, end = re.split(r'(?<=id="runs">)(.*?)(?=</script>)', page, maxsplit=1, flags=re.S)
+data = json.loads(data)
+narrow = dict(loss=(4.33301, 4.33353), learning_rate=(1.00002e-3, 1.00012e-3), grad_norm=(1000.02, 1000.53),
+              tokens_per_second=(24960.1, 24960.9), step_seconds=(0.0200001, 0.0200004), stall=(0.120001, 0.120004),
+              bytes_down=(2**31 + 2**10, 2**31 + 2**13))
+for keys in ("host_seconds", "stall_seconds", "bytes_up", "bytes_moved", "eval_loss"):
+    data[0]["curves"].pop(keys, None)
+for key, values in narrow.items():
+    data[0]["curves"][key] = {"step": [1, 16], "value": values}
+open(sys.argv[1] + "/narrow.html", "w").write(begin + json.dumps(data).replace("<", "\\u003c") + end)
+END
+check "values close together" draw "$scratch/narrow.html" "dom.levels['Loss'] == ['4.333', '4.3332', '4.3334']" \
+    "dom.levels['Gradient norm'][:2] == ['1,000', '1,000.2']" "dom.levels['Traffic of a step'][0] == '2.0000019 GiB'"
+sed 's/format(tick, digits > 4 ? digits : undefined)/format(tick)/' "$scratch/narrow.html" >"$scratch/alike.html"
+check "ticks that are alike do not pass" bash -c '! cmp -s "$0" "$1"' "$scratch/narrow.html" "$scratch/alike.html"
+check "they are seen" not draw "$scratch/alike.html"
+check "a run that is too short to log" "${run[@]}" --max_steps 2 --logging_steps 9 --output_dir "$scratch/short"
+check "is over, without a loss" draw "$scratch/short/report.html" "dom.has('finished', 'The log has no loss: logging_steps')"
+sed 's/"state":"done"/"state":"training"/' "$scratch/short/report.html" >"$scratch/begun.html"
+check "while it trains there is none yet" draw "$scratch/begun.html" "dom.has('training', 'The log has no loss yet')"
 check "a run's page" draw "$scratch/whole/report.html" \
     "dom.charts[:4] == ['Loss', 'Evaluation', 'Learning rate', 'Gradient norm']" \
     "{'Throughput, tokens per second', 'Time of a step', 'Stall, share of the time', 'Traffic of a step'} <= set(dom.charts)" \
@@ -267,7 +293,7 @@ if [ "${ZF_LONG:-}" = 1 ]; then
     check "one that trains" draw "$scratch/watched/report.html" "dom.has('training', 'of 100,000')"
     check "one that failed" draw "$scratch/failed/report.html" "dom.has('failed', 'diverged')"
     check "two splits" draw "$scratch/mnli/report.html" "len(dom.find('svg', class_='matrix')) == 2" \
-        "dom.has('Mistakes on dev_matched', 'Mistakes on dev_mismatched', 'The log has no loss yet')"
+        "dom.has('Mistakes on dev_matched', 'Mistakes on dev_mismatched', 'The log has no loss: ')"
     check "one that was resumed" draw "$scratch/parts/report.html" "dom.has('since it was resumed at step')"
     check "text" draw "$scratch/text/report.html" "'Perplexity' in dom.charts" "not dom.find(class_='mistakes')"
     check "four runs" draw "$scratch/four.html" "dom.has('4 runs')"

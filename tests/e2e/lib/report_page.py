@@ -53,6 +53,17 @@ class Dom(html.parser.HTMLParser):
     def charts(self):
         return [e[1]["data-chart"] for e in self.find("section", class_="chart")]
 
+    @property
+    def levels(self):
+        """Of each chart what stands at its y axis."""
+        found = {}
+        for e in self.all:
+            if e[0] == "section" and "data-chart" in e[1]:
+                chart = found.setdefault(e[1]["data-chart"], [])
+            elif e[0] == "text" and e[1].get("class") == "level":
+                chart.append(e[2])
+        return found
+
     def has(self, *words):
         return all(word in self.text for word in words)
 
@@ -63,6 +74,7 @@ else:
     dom = Dom(pathlib.Path(sys.argv[2]).read_text(encoding="utf-8"))
     for condition in ["dom.find('html')[0][1].get('data-state') == 'drawn'", "not dom.find(class_='error')",
                       "not re.search('NaN|undefined|Infinity', dom.text)",
+                      "all(len(texts) >= 2 and len(set(texts)) == len(texts) for texts in dom.levels.values())",
                       "all(e[1].get(a, 'data:').startswith('data:') for e in dom.all for a in ('src', 'href'))", *sys.argv[3:]]:
         if not eval(condition):
             print(condition, "is not so; charts:", dom.charts, "text:", dom.text[:3000])
