@@ -109,6 +109,33 @@ check "texts: UTF-16 is refused" says "utf16.txt:1: byte 0xff is not UTF-8" not 
 check "texts: zf-run goes on" says "^ Copenhagen" "${go_on[@]}"
 check "texts: from standard input" test "$(printf 'The capital of Denmark is' | "$run" "$texts" \
     --max_new_tokens 12 2>/dev/null)" = "$("${go_on[@]}" 2>/dev/null)"
+check "positions are called as the model's config.json does" says \
+    "max_seq_length 9999 is more than the model's max_position_embeddings; 512 is used" "${training[@]}" --train_file \
+    "$scratch/texts" --max_seq_length 9999 --max_steps 1 --do_eval false --output_dir "$scratch/positions"
+check "of GPT-2 n_positions" says "more than the model's n_positions; 512" "${training[@]}" --config_name gpt --train_file \
+    "$scratch/texts" --max_seq_length 9999 --max_steps 1 --do_eval false --output_dir "$scratch/positions2"
+
+# Streaming: each token is written when it is there. A socket keeps writes apart as packets, whenever they are read.
+check "zf-run streams" python3 - "${go_on[@]}" <<'EOF'
+import socket, subprocess, sys
+ours, its = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+run = subprocess.Popen(sys.argv[1:], stdout=its, stderr=subprocess.DEVNULL)
+its.close()
+pieces = list(iter(lambda: ours.recv(1 << 16), b""))
+assert run.wait() == 0
+whole = subprocess.run(sys.argv[1:], capture_output=True, check=True).stdout
+assert b"".join(pieces) == whole and len(whole) > 12, (pieces, whole)
+assert 8 <= len(pieces) <= 13 and max(map(len, pieces)) < len(whole) / 2, pieces
+EOF
+check "zf-run --chat answers before it has the next line" timeout 120 python3 - "$run" "$chat" --chat <<'EOF'
+import subprocess, sys
+with subprocess.Popen(sys.argv[1:], stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL) as run:
+    for question, answer in (b"Capital of Spain?\n", b"Madrid.\n"), (b"And Denmark?\n", b"Copenhagen.\n"):
+        run.stdin.write(question)
+        run.stdin.flush()
+        said = run.stdout.readline()
+        assert said == answer, said
+EOF
 check "a pattern is the same files" says "8 text.s. in 8 file" "${training[@]}" --train_file \
     "$scratch/texts/*.txt,$scratch/texts/more" --max_seq_length 64 --max_steps 1 --output_dir "$scratch/pattern"
 

@@ -93,6 +93,14 @@ check "zf-run: standard input is UTF-8" says "^zf-run: standard input:1: byte 0x
     "printf 'a \\377\\n' | '$run' '$out'"
 check "zf-run: standard input can be read" says "^zf-run: standard input: Is a directory" not bash -c "'$run' '$out' <'$scratch'"
 check "zf-run: an answer for each line" test "$("$run" "$out" <"$intents/lines.txt" | wc -l)" = 20
+check "zf-run: and before it has the next line" timeout 120 python3 - "$run" "$out" <<'EOF'
+import subprocess, sys
+with subprocess.Popen(sys.argv[1:], stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL) as run:
+    for text in b"verify my card\n", b"I lost my card\n":
+        run.stdin.write(text)
+        run.stdin.flush()
+        assert b"\t" in run.stdout.readline()
+EOF
 check "zf-run: probabilities of all labels are one" python3 - "$("$run" "$out" --top_k 77 'verify my card')" <<'EOF'
 import sys
 fields = sys.argv[1].split("\t")
