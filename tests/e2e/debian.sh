@@ -32,18 +32,6 @@ if command -v lintian >/dev/null; then
     check "lintian finds no error" lintian --fail-on error "$package"
 fi
 
-# The recipes for containers.
-sed -n '/^%post/,/^%runscript/p' scripts/container/zf-train.def | sed '/^%/d; s/{{ \([A-Z]*\) }}/\1/' >"$scratch/steps.sh"
-check "the definition's steps are there" grep -q cpack "$scratch/steps.sh"
-if command -v shellcheck >/dev/null; then
-    check "shellcheck: the definition's steps" shellcheck -s sh "$scratch/steps.sh"
-fi
-if command -v hadolint >/dev/null; then
-    check "hadolint: the Dockerfile" hadolint scripts/container/Dockerfile
-else
-    echo "hadolint is not installed: the Dockerfile is not linted"
-fi
-
 [ "$failures" = 0 ] || finish
 [ "$(id -u)" = 0 ] || skip "debootstrap wants to be root: the package alone was looked at"
 command -v debootstrap >/dev/null || skip "debootstrap is not installed: the package alone was looked at"

@@ -1,5 +1,6 @@
 #!/usr/bin/env bash
-# scripts/setup.sh, with an apt-get that only says what apt-get says: how far it is, and what went wrong.
+# scripts/setup.sh, with an apt-get that only says what apt-get says: how far it is, and what went wrong; and what tests have
+# from PyPI, with a pip that only says what it is asked.
 
 . tests/e2e/lib/common.sh "$@"
 need python3 script
@@ -48,5 +49,34 @@ END
 check "a fault" not env FAILS=1 bash -c "ASKED=$ASKED bash scripts/setup.sh 2>$scratch/stderr"
 check "a fault: what apt said" grep -q '^E: no such package' "$scratch/stderr"
 check "a fault: what could not be installed" grep -q '^setup.sh: apt could not install ninja-build libcsv-dev' "$scratch/stderr"
+
+# The tests' Python, in a project of its own.
+mkdir -p "$scratch/project/scripts" "$scratch/project/tests" "$scratch/python"
+cp scripts/setup.sh "$scratch/project/scripts/"
+cp tests/requirements.txt "$scratch/project/tests/"
+made=$scratch/project/build-python
+cat >"$scratch/python/python3" <<'END'
+#!/bin/sh
+[ "$1 $2" = "-m venv" ] && mkdir -p "$3/bin" || exit 1
+printf '#!/bin/sh\necho "pip $*" >>"$ASKED"\n[ -z "${OFFLINE:-}" ] || { echo "no network" >&2; exit 1; }\n' >"$3/bin/pip"
+chmod +x "$3/bin/pip"
+END
+chmod +x "$scratch/python/python3"
+python_of() { # python_of [OPTION]: setup.sh of that project; what it prints as above
+    : >"$ASKED"
+    PATH=$scratch/python:$PATH bash "$scratch/project/scripts/setup.sh" "$@" >"$scratch/stdout" 2>"$scratch/stderr"
+}
+check "without --tests" python_of
+check "there is no Python" test ! -e "$made"
+check "--tests without a network goes on" env OFFLINE=1 bash -c "$(declare -f python_of); scratch=$scratch python_of --tests"
+check "it says what follows" grep -q '^setup.sh: pip could not install .*: tests that need it will be skipped$' "$scratch/stderr"
+check "and leaves nothing half made" test ! -e "$made"
+check "--tests" python_of --tests
+check "asks pip for what is named" grep -q "^pip install .* -r $scratch/project/tests/requirements.txt$" "$ASKED"
+check "once more" python_of --tests
+check "asks for nothing" not grep -q '^pip' "$ASKED"
+echo 'other==1' >"$scratch/project/tests/requirements.txt"
+check "after a change" python_of --tests
+check "asks anew" grep -q '^pip install' "$ASKED"
 check "an unknown argument" not bash scripts/setup.sh --all
 finish

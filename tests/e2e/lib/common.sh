@@ -36,6 +36,17 @@ need() { # need COMMAND...
     done
 }
 
+# What scripts/setup.sh --tests installs from PyPI is found behind all else.
+PATH=$PATH:$root/build-python/bin
+
+python_with() { # python_with MODULE: ZF_PYTHON, python3, or the tests' own, whichever is the first that has it
+    local python
+    for python in "${ZF_PYTHON:-python3}" python3 "$root/build-python/bin/python"; do
+        ! "$python" -c "import $1" 2>/dev/null || { echo "$python" && return; }
+    done
+    return 1
+}
+
 failures=0
 check() { # check WHAT COMMAND...: the command succeeds
     local what=$1
