@@ -10,9 +10,11 @@
 #define GENERATED_LENGTH  4096
 #define PROMPT_PIECE      512 /* tokens of a prompt that go through the model at a time */
 
+/* The CUDA device does not generate. */
 static bool choose_device(struct answerer *a, const char *name, struct zf_error *err)
 {
-    bool gpu = strcmp(name, "cuda") == 0 || (strcmp(name, "auto") == 0 && device_cuda_count() > 0);
+    const bool may = a->config.head != GPT_HEAD_LM && device_cuda_count() > 0;
+    const bool gpu = strcmp(name, "cuda") == 0 || (strcmp(name, "auto") == 0 && may);
     a->device = gpu ? device_cuda(0, err) : device_cpu(0);
     return a->device != NULL;
 }

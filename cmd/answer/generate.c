@@ -90,7 +90,7 @@ static bool generator_open(struct generator *g, struct answerer *a,
     *g = (struct generator){.a = a, .options = options};
     g->cache = gpt_cache_create(a->model, a->max_length);
     if (!g->cache)
-        return zf_fail(err, "the %s device does not generate", a->device->name);
+        return zf_fail(err, "the %s device does not generate: --device cpu does", a->device->name);
     g->ids = zf_malloc((size_t)a->max_length * sizeof *g->ids);
     g->logits = zf_malloc(vocab * sizeof *g->logits);
     g->candidates = zf_malloc(vocab * sizeof *g->candidates);

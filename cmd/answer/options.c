@@ -199,6 +199,24 @@ static void fill_table(struct option table[N_ROWS + 1])
                 rows[i].name, rows[i].value ? required_argument : no_argument, NULL, 256 + i};
 }
 
+/* What is given beside nothing that it belongs to would be passed over. */
+static bool check_texts(const struct answer_options *o, struct zf_error *err)
+{
+    const struct own_columns *c = &o->columns;
+    if (o->n_texts && o->file)
+        return zf_fail_usage(err, "there are both --file and a text, \"%.60s\": give one of them",
+                             o->texts[0]);
+    if (o->pair && !o->n_texts)
+        return zf_fail_usage(err, "--pair is given, but no TEXT whose second text it would be");
+    return !(c->text || c->pair || c->label) || (o->file && table_is(o->file)) ||
+           zf_fail_usage(err,
+                         "--%s is given, but no --file with columns: .csv, .tsv, .jsonl or "
+                         ".json",
+                         c->text   ? "text_column"
+                         : c->pair ? "text_pair_column"
+                                   : "label_column");
+}
+
 bool answer_options_read(struct answer_options *o, int argc, char **argv,
                          enum answer_action *action, struct zf_error *err)
 {
@@ -228,10 +246,7 @@ bool answer_options_read(struct answer_options *o, int argc, char **argv,
     o->model = argv[optind++];
     o->texts = argv + optind;
     o->n_texts = argc - optind;
-    if (o->n_texts && o->file)
-        return zf_fail_usage(err, "there are both --file and a text, \"%.60s\": give one of them",
-                             o->texts[0]);
-    return true;
+    return check_texts(o, err);
 }
 
 /* Whether the row's option has been given, as far as its field tells. */

@@ -64,6 +64,19 @@ check "the model is one for the CPU device" "$train" --task_name SST-2 --do_trai
 cp "$scratch/check.log" "$scratch/printed"
 check "with the same accuracy" grep -Eq '^eval_accuracy +(1\.0|0\.9[5-9])' "$scratch/printed"
 
+# zf-run beside a GPU: a classifier is on it, a language model, for which it has no operators, is not.
+label() {
+    "$@" "$(sed -n 2p "$few" | cut -f 1)" 2>/dev/null | cut -f 1
+}
+check "zf-run classifies on it" test "$(label "$build/zf-run-emulated" "$scratch/cuda")" = "$(label "$build/zf-run" "$scratch/cuda")"
+check "or where it is told to" test -n "$(label "$build/zf-run-emulated" "$scratch/cuda" --device cuda)"
+check "a language model" "$train" --task_name lm --config_name llama --tokenizer_name data/sample/tokenizer --train_file README.md \
+    --max_seq_length 32 --max_steps 2 --do_eval false --device cpu --output_dir "$scratch/lm"
+check "is the CPU's, unless it is told otherwise" bash -c '"$0" "$@" >"$1/emulated" && "${0%-emulated}" "$@" | cmp - "$1/emulated"' \
+    "$build/zf-run-emulated" "$scratch/lm" --max_new_tokens 4 "The"
+fails "zf-run --device cuda" "the cuda device does not generate: --device cpu does" "$build/zf-run-emulated" "$scratch/lm" \
+    --device cuda "The"
+
 # Masters are the model's fp32 values, though the device has them in bf16: a step of length 0 leaves
 # them as they were loaded.
 check "a step that moves nothing" "$emulated" "${by_heart[@]}" --device cuda --max_steps 1 \

@@ -116,6 +116,10 @@ for words in "there is no option --tpo_k:--tpo_k" "top_k is .none.:--top_k none"
     # shellcheck disable=SC2086
     check "zf-run: ${words%%:*}" says "^zf-run: .*${words%%:*}" not "$run" "$out" ${words#*:} text
 done
+check "zf-run: a pair of nothing" says "^zf-run: --pair is given, but no TEXT" not "$run" "$out" --pair x --file "$intents/test.csv"
+check "zf-run: a column of a text" says "^zf-run: --label_column is given, but no --file" not "$run" "$out" --label_column category x
+check "zf-run: a column of lines" says "^zf-run: --text_column is given, but no --file with columns" not "$run" "$out" \
+    --text_column text --file "$intents/lines.txt"
 check "zf-run: no such model" says "^zf-run: .*nowhere: there is no such folder" not "$run" "$scratch/nowhere"
 check "zf-run: a full device is no answer" says "standard output" not bash -c "'$run' '$out' text >/dev/full"
 
