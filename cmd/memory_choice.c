@@ -234,44 +234,74 @@ static void name_kept_optimizer(const struct config *c, char *text, size_t size)
     snprintf(text, size, ZERO "offload_optimizer.device \"none\" with " ZENF "enabled false");
 }
 
-/* Tokens that a micro-batch has at least, for products to be large. */
-#define FULL_TOKENS 4096
-
-/* The order: what costs the least time first, by the plans of tests/bench/plans.sh ("What each
- * place costs"): no warm-up rounds and windows on the device nothing; half a micro-batch some
- * percent; recomputation 13 to 20; what is on the host nothing where the link keeps up and several
- * times the step where it does not, windows less than parameters, these less than important state.
- * A combination is tried before another if the dearest change that one of them alone makes is the
- * other's: all that cheaper changes can do together comes before a dearer one. */
+/* All that can be done. What a combination costs says step_tokens; of those that cost as much the
+ * one is taken that makes less of what stands last here. */
 static const struct change {
     bool (*is_left)(const struct config *c); /* "auto" stands there */
     bool (*make)(struct config *c);          /* once more; false: it saves no more, or may not be */
     void (*name)(const struct config *c, char *text, size_t size); /* its keys, as they are */
-    int tokens;                                                    /* that a micro-batch keeps */
     enum {
         ANY,
-        TO_HOST,
-        FROM_HOST
-    } saves;             /* where: TO_HOST nothing where the device's memory is
-                                               the host's; FROM_HOST memory of the host */
+        TO_HOST,  /* saves nothing where the device's memory is the host's */
+        FROM_HOST /* saves memory of the host */
+    } saves;
     const char *keys[2]; /* that "auto" stands under */
 } changes[] = {
-    {never, leave_warm_up, name_warm_up, 0, FROM_HOST, {NULL}},
-    {never, gather_on_device, name_windows, 0, FROM_HOST, {NULL}},
-    {never, halve_evaluation, name_evaluation, 0, ANY, {NULL}},
-    {leaves_micro_batch, divide_batch, name_micro_batch, FULL_TOKENS, ANY, {MICRO, STEPS}},
-    {leaves_recomputation, recompute, name_recomputation, 0, ANY, {"gradient_checkpointing"}},
-    {leaves_windows, gather_on_host, name_windows, 0, TO_HOST, {ZENF "accumulate"}},
-    {never, divide_parameters, name_division, 0, ANY, {NULL}},
-    {leaves_parameters, offload_parameters, name_parameters, 0, TO_HOST, {OFFLOAD_PARAM "device"}},
-    {leaves_important, offload_important, name_important, 0, TO_HOST, {ZENF "offload"}},
-    {leaves_slots, halve_slots, name_slots, 0, TO_HOST, {OFFLOAD_PARAM "buffer_count"}},
-    {leaves_micro_batch, divide_batch, name_micro_batch, 0, ANY, {MICRO, STEPS}},
-    {never, offload_optimizer, name_optimizer, 0, TO_HOST, {NULL}},
-    {never, leave_zenflow, name_zenflow, 0, TO_HOST, {NULL}},
-    {never, keep_optimizer, name_kept_optimizer, 0, FROM_HOST, {NULL}},
+    {never, leave_warm_up, name_warm_up, FROM_HOST, {NULL}},
+    {never, gather_on_device, name_windows, FROM_HOST, {NULL}},
+    {never, halve_evaluation, name_evaluation, ANY, {NULL}},
+    {leaves_micro_batch, divide_batch, name_micro_batch, ANY, {MICRO, STEPS}},
+    {leaves_recomputation, recompute, name_recomputation, ANY, {"gradient_checkpointing"}},
+    {leaves_windows, gather_on_host, name_windows, TO_HOST, {ZENF "accumulate"}},
+    {never, divide_parameters, name_division, ANY, {NULL}},
+    {leaves_parameters, offload_parameters, name_parameters, TO_HOST, {OFFLOAD_PARAM "device"}},
+    {leaves_important, offload_important, name_important, TO_HOST, {ZENF "offload"}},
+    {leaves_slots, halve_slots, name_slots, TO_HOST, {OFFLOAD_PARAM "buffer_count"}},
+    {never, offload_optimizer, name_optimizer, TO_HOST, {NULL}},
+    {never, leave_zenflow, name_zenflow, TO_HOST, {NULL}},
+    {never, keep_optimizer, name_kept_optimizer, FROM_HOST, {NULL}},
 };
 #define N_CHANGES ((int)(sizeof changes / sizeof *changes))
+/* From here on each is a resort: dearer than all that those before it do together. */
+#define FIRST_RESORT (N_CHANGES - 3)
+
+/* ---- what they cost ---- */
+
+/* What a step takes, in tokens: one is the time in which a device computes it. By plans of gpt2-xl
+ * and gpt-6.7b with k = 5% and S = 4 on an H100, an A100 and an RTX 4090 (tests/bench/plans.sh,
+ * "What each place costs"; all of it grows with the model, as computing does):
+ *   recomputation adds 20%, a micro-batch 200 to 350 tokens; but nothing where the device waits;
+ *   windows on the host: a step is not shorter than 4,100 to 7,100 (the host's memory, the link);
+ *   blocks' parameters there: than 3,700 to 8,700 (the link), and up to 1,800 longer;
+ *   important state there adds 1,300 in every step: nothing hides it.
+ * So 4 x 512 tokens of gpt-6.7b take an H100 168 ms, and with each of these alone 196, 427, 527 and
+ * 249; 16 x 512 take it 540, and 650, 518, 634 and 616: no order of changes is right for both. Of
+ * ranks each has a link of its own, but their host is one: four need half as many tokens. */
+#define MICRO_BATCH    250
+#define RECOMPUTATION  1.2
+#define HOST_WINDOWS   5600
+#define PARAMETERS     4000
+#define ARRIVALS       1500  /* what of parameters' coming is not hidden */
+#define IMPORTANT_PART 25000 /* times k */
+
+static double step_tokens(const struct memory_job *job, const struct config *c)
+{
+    const int micro_batches = c->gradient_accumulation_steps;
+    const double all = (double)c->per_device_train_batch_size * micro_batches * job->longest;
+    const double share = 1 / sqrt(c->n_ranks);
+    double tokens = all * (c->gradient_checkpointing == true ? RECOMPUTATION : 1) +
+                    MICRO_BATCH * (double)micro_batches;
+    if (c->zenflow.enabled && c->zenflow.accumulate == ZENFLOW_ACCUMULATE_HOST)
+        tokens = fmax(tokens, HOST_WINDOWS * share);
+    if (c->offload_param == OFFLOAD_CPU) /* into one slot nothing comes while a block computes */
+        tokens =
+            c->param_buffers > 1 ? fmax(tokens, PARAMETERS * share) : tokens + PARAMETERS * share;
+    if (c->offload_param == OFFLOAD_CPU || engine_divides_parameters(c))
+        tokens += ARRIVALS;
+    if (c->zenflow.enabled && c->zenflow.offload == true)
+        tokens += IMPORTANT_PART * c->zenflow.topk_ratio * share;
+    return c->do_train ? tokens : 0;
+}
 
 /* ---- combinations of them ---- */
 
@@ -281,25 +311,22 @@ struct combination {
     int times[N_CHANGES];
 };
 
-static bool make(const struct memory_job *job, const struct combination *k,
-                 const struct config *from, struct config *c)
+static bool make(const struct combination *k, const struct config *from, struct config *c)
 {
     *c = *from;
     for (int i = N_CHANGES - 1; i >= 0; i--)
         for (int n = 0; n < k->times[i]; n++)
-            if (!changes[i].make(c) ||
-                (long)c->per_device_train_batch_size * job->longest < changes[i].tokens)
+            if (!changes[i].make(c))
                 return false;
     return true;
 }
 
 /* The next one, false behind the last. */
-static bool count_on(const struct memory_job *job, struct combination *k, const struct config *from,
-                     struct config *c)
+static bool count_on(struct combination *k, const struct config *from, struct config *c)
 {
     for (int i = 0; i < N_CHANGES; i++) {
         k->times[i] += k->allowed[i];
-        if (k->allowed[i] && make(job, k, from, c))
+        if (k->allowed[i] && make(k, from, c))
             return true;
         k->times[i] = 0;
     }
@@ -322,8 +349,29 @@ static double sum_of(struct memory_lack lack)
     return fmax(lack.device, 0) + fmax(lack.host, 0);
 }
 
-/* The first combination that fits into c and *k, or that which lacks least. Returns what it lacks.
- */
+struct cost {
+    int resort; /* the last of the resorts that is made; 0: none */
+    double tokens;
+};
+
+/* Not less than it costs already: what would be faster too is no better than what is as fast. */
+static struct cost cost_of(const struct memory_job *job, const struct combination *k,
+                           const struct config *from, const struct config *c)
+{
+    struct cost cost = {0, fmax(step_tokens(job, from), step_tokens(job, c))};
+    for (int i = FIRST_RESORT; i < N_CHANGES; i++)
+        if (k->times[i] > 0)
+            cost.resort = i;
+    return cost;
+}
+
+static bool costs_less(struct cost a, struct cost b)
+{
+    return a.resort != b.resort ? a.resort < b.resort : a.tokens < b.tokens;
+}
+
+/* The combination that costs least of those that fit, into c and *k; or that which lacks least.
+ * Returns what it lacks. */
 static struct memory_lack search(const struct memory_job *job, const struct config *from,
                                  const struct memory_room *room, struct combination *k,
                                  struct config *c)
@@ -331,14 +379,20 @@ static struct memory_lack search(const struct memory_job *job, const struct conf
     struct combination at = *k;
     struct config tried = *from;
     struct memory_lack least = {INFINITY, INFINITY};
+    struct cost lowest = {0};
     do {
+        const struct cost cost = cost_of(job, &at, from, &tried);
+        const bool fits = sum_of(least) <= 0;
+        if (fits && !costs_less(cost, lowest))
+            continue;
         const struct memory_lack lack = memory_lack(job, &tried, room);
-        if (sum_of(lack) < sum_of(least)) {
+        if (fits ? sum_of(lack) <= 0 : sum_of(lack) < sum_of(least)) {
             *c = tried;
             *k = at;
             least = lack;
+            lowest = cost;
         }
-    } while (sum_of(least) > 0 && count_on(job, &at, from, &tried));
+    } while (count_on(&at, from, &tried));
     return least;
 }
 
@@ -417,7 +471,7 @@ static void tell(const struct memory_job *job, const struct combination *k, int 
     changes[change].name(c, name, sizeof name);
     append(told, size, "chosen: %s", name);
     less.times[change]--;
-    if (k->times[change] > 0 && make(job, &less, from, &other)) {
+    if (k->times[change] > 0 && make(&less, from, &other)) {
         changes[change].name(&other, name, sizeof name);
         append(told, size, "; %s needs ", name);
         append_lack(told, size, memory_lack(job, &other, room));
@@ -451,8 +505,8 @@ void memory_choose(const struct memory_job *job, struct config *c, const struct 
 {
     struct combination k = {0};
     for (int i = 0; i < N_CHANGES; i++)
-        k.allowed[i] = changes[i].is_left(c);
-    const bool slots = leaves_slots(c);
+        k.allowed[i] = c->do_train && changes[i].is_left(c);
+    const bool slots = c->do_train && leaves_slots(c);
     memory_settle(job, c);
     const struct config from = *c;
     const bool fits = sum_of(search(job, &from, room, &k, c)) <= 0;

@@ -1,6 +1,6 @@
 /* What is left to "auto": where things live on a device that has memory of its own, and how a step
- * is cut. Of all combinations the fastest that fits is taken; the table in memory_choice.c says
- * which are faster. What is asked for by name stays. */
+ * is cut. Of all combinations that fit the one is taken that takes least time, by a reckoning from
+ * plans (memory_choice.c). What is asked for by name stays. */
 #ifndef ZF_CMD_MEMORY_CHOICE_H
 #define ZF_CMD_MEMORY_CHOICE_H
 

@@ -493,6 +493,11 @@ static bool measure(const struct options *o, struct train_job *job, struct zf_er
 static bool open_device(const struct options *o, struct train_job *job, struct zf_error *err)
 {
     struct machine machine;
+    if (!o->plan && o->ranks > 1)
+        return zf_fail_usage(err,
+                             "train: --ranks is %d, but --plan, which names the machine to "
+                             "simulate, is not given: ranks of a run are mpirun's",
+                             o->ranks);
     if (!o->plan) {
         job->comm = comm_create();
         log_set_rank(comm_rank(job->comm));

@@ -568,9 +568,17 @@ static bool resolve_reports(struct config *c, struct zf_error *err)
     return true;
 }
 
+static bool check_plan(const struct config *c, struct zf_error *err)
+{
+    return c->plan || c->plan_ranks == 1 ||
+           config_clash(c, "plan_ranks", err,
+                        "plan, which names the machine to simulate, is not given: ranks of a run "
+                        "are mpirun's");
+}
+
 bool config_resolve(struct config *c, struct zf_error *err)
 {
-    return check_monitor(c, &c->csv_monitor, "csv_monitor.job_name", err) &&
+    return check_plan(c, err) && check_monitor(c, &c->csv_monitor, "csv_monitor.job_name", err) &&
            check_monitor(c, &c->tensorboard, "tensorboard.job_name", err) &&
            resolve_reports(c, err) && resolve_task(c, err) && resolve_model(c, err) &&
            resolve_batches(c, err) && resolve_device(c, err) && resolve_optimizer(c, err) &&

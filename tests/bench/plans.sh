@@ -118,7 +118,7 @@ deepspeed Llama-2-70B 68976648192 262144000 1
 fit "Llama-3.1-8B on one RTX 4090 (24 GB)" 1 "$small_host" llama-3.1-8b 16
 fit "Qwen2.5-1.5B on one RTX 4090 (24 GB)" 1 "$small_host" qwen2.5-1.5b 16
 
-# ---- what the table in cmd/memory_choice.c is ordered by ----
+# ---- what cmd/memory_choice.c reckons by ----
 
 row() { # row NAME OPTION...: the table's line alone
     printf '%-34s' "$1"

@@ -76,6 +76,8 @@ check "an unknown method" refuses '--method is "best", but it is resident' train
 check "an unknown head" refuses '--head is "x", but it is lm or classify' train "${tiny[@]}" --head x
 check "an unknown device" refuses '--device is "tpu", but it is cuda, cpu or auto' kernels --device tpu
 check "too long a sequence" refuses '--length is 513, but gpt has 512 positions' kernels --preset gpt --length 513
+check "ranks without a plan" refuses '--ranks is 2, but --plan, which names the machine to simulate, is not given' \
+    train "${tiny[@]}" --ranks 2
 check "too great a lag" refuses 'it is at most --update_interval' train "${tiny[@]}" --apply_lag 5
 printf '3\n0\n' >"$scratch/lengths"
 expected=1 check "a length of 0" refuses 'number 2 is not a length from 2 to 512' train "${tiny[@]}" --lengths "$scratch/lengths"

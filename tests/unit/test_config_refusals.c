@@ -173,6 +173,9 @@ static void refuses_contradictions(void **state)
          "--train_micro_batch_size_per_gpu is 2000000000, but with 1 accumulation steps and 2 "
          "ranks "
          "a step would have more than 2147483647 examples"},
+        {NULL, COMPLETE "--plan_ranks 4",
+         "--plan_ranks is 4, but plan, which names the machine to simulate, is not given: ranks of "
+         "a run are mpirun's"},
         {"{\"optimizer\": {\"params\": {\"adam_w_mode\": false}}}", COMPLETE,
          "FILE:1: optimizer.params.adam_w_mode is false, but optimizer.type is \"AdamW\", which "
          "decouples weight decay: use \"Adam\""},
