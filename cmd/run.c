@@ -262,7 +262,7 @@ static bool plan_device(struct run *run, struct zf_error *err)
     if (!machine_load(&machine, c->plan, err))
         return false;
     run->comm = comm_create_planned(c->plan_ranks, (int)machine.ranks_per_host);
-    run->device = device_plan_create(&machine, c->plan_ranks, &PLAN_GRADIENTS);
+    run->device = device_plan_create(&machine, c->plan_ranks, NULL);
     c->bf16 |= run->device->dtype == DTYPE_BF16;
     return true;
 }

@@ -508,7 +508,7 @@ static bool open_device(const struct options *o, struct train_job *job, struct z
     if (!machine_load(&machine, o->plan, err))
         return false;
     job->comm = comm_create_planned(o->ranks, (int)machine.ranks_per_host);
-    job->device = device_plan_create(&machine, o->ranks, &PLAN_GRADIENTS);
+    job->device = device_plan_create(&machine, o->ranks, NULL);
     return true;
 }
 

@@ -227,7 +227,9 @@ struct device *device_plan_create(const struct machine *machine, int ranks,
     assert(!the_plan);
     the_plan = p;
     p->machine = *machine;
-    p->gradients = *gradients;
+    p->gradients = gradients ? *gradients
+                             : (struct plan_gradients){machine->lasting, machine->passing,
+                                                       (uint32_t)machine->seed};
     p->ranks = ranks;
     p->local_ranks = ranks < machine->ranks_per_host ? ranks : (int)machine->ranks_per_host;
     /* A file that was measured with several ranks at a time has each one's share already. */

@@ -6,6 +6,7 @@
 
 #include <math.h>
 #include <stddef.h>
+#include <stdint.h>
 #include <stdlib.h>
 #include <string.h>
 #include <unistd.h>
@@ -17,7 +18,8 @@ static const struct figure {
     const char *path;
     size_t offset;
     double least, greatest;
-    enum { OF_ALL, OF_GPUS, OF_CPUS } where; /* in the files of which machines */
+    /* in the files of which machines; OPTIONAL: of all, where it is given */
+    enum { OF_ALL, OF_GPUS, OF_CPUS, OPTIONAL } where;
 } figures[] = {
 #define FIELD(field) offsetof(struct machine, field)
     {"measured_ranks", FIELD(measured), 0, 4096, OF_ALL},
@@ -47,6 +49,9 @@ static const struct figure {
     {"ranks.exchange_bytes_per_second", FIELD(exchange_rate), 1e3, 1e15, OF_ALL},
     {"ranks.network_bytes_per_second", FIELD(network_rate), 1e3, 1e15, OF_GPUS},
     {"ranks.latency_seconds", FIELD(exchange_latency), 0, 1, OF_ALL},
+    {"gradients.lasting_deviation", FIELD(lasting), 0, 10, OPTIONAL},
+    {"gradients.passing_deviation", FIELD(passing), 0, 10, OPTIONAL},
+    {"gradients.seed", FIELD(seed), 0, UINT32_MAX, OPTIONAL},
 #undef FIELD
 };
 static const size_t n_figures = sizeof figures / sizeof *figures;
@@ -76,6 +81,8 @@ static bool read_figure(const struct json_file *f, const struct figure *figure, 
     json_t *object = json_find(f, figure->path);
     if (figure->where == (m->is_cpu ? OF_GPUS : OF_CPUS))
         return !object || fail_at(f, figure->path, "a figure of the other kind of machine", err);
+    if (!object && figure->where == OPTIONAL)
+        return true;
     if (!json_is_object(object))
         return fail_at(f, figure->path, "an object with value and source", err);
     json_t *value = json_object_get(object, "value"),
@@ -87,6 +94,8 @@ static bool read_figure(const struct json_file *f, const struct figure *figure, 
         !(json_number_value(value) <= greatest))
         return fail_at(f, path, expected, err);
     snprintf(path, sizeof path, "%s.efficiency", figure->path);
+    if (share && figure->where == OPTIONAL)
+        return fail_at(f, path, "not given: this is no rate", err);
     if (share &&
         (!json_is_number(share) || !(json_number_value(share) > 0) || json_number_value(share) > 1))
         return fail_at(f, path, "a number above 0, at most 1", err);
@@ -119,7 +128,7 @@ static bool check_block(const struct json_file *f, const char *block, json_t *ob
 
 static bool check_keys(const struct json_file *f, struct zf_error *err)
 {
-    static const char *const blocks[] = {"device", "link", "host", "ranks"};
+    static const char *const blocks[] = {"device", "link", "host", "ranks", "gradients"};
     static const char *const others[] = {"name",      "kind",     "about",
                                          "operators", "products", "measured_ranks"};
     const char *key;
@@ -220,6 +229,8 @@ static bool read_machine(struct machine *m, const struct json_file *f, struct zf
     for (size_t i = 0; i < n_figures; i++)
         if (!read_figure(f, &figures[i], m, err))
             return false;
+    if (m->seed != floor(m->seed))
+        return fail_at(f, "gradients.seed.value", "a whole number", err);
     return read_operators(f, m, err) && read_products(f, m, err);
 }
 
@@ -245,7 +256,7 @@ bool machine_load(struct machine *m, const char *name, struct zf_error *err)
 {
     struct json_file f;
     char *path = find_file(name);
-    *m = (struct machine){0};
+    *m = (struct machine){.lasting = 1, .passing = 0.5, .seed = 1};
     bool ok = file_exists(path) ||
               zf_fail(err, "there is no machine \"%s\": neither a file nor one of " FOLDER, name);
     if (ok && (ok = json_load(&f, path, err))) {
@@ -264,7 +275,7 @@ json_t *machine_describe(const struct machine *m, const char *source)
     for (size_t i = 0; i < n_figures; i++) {
         const char *dot = strchr(figures[i].path, '.');
         double value = *(const double *)((const char *)m + figures[i].offset);
-        if (figures[i].where == (m->is_cpu ? OF_GPUS : OF_CPUS))
+        if (figures[i].where == (m->is_cpu ? OF_GPUS : OF_CPUS) || figures[i].where == OPTIONAL)
             continue;
         json_t *figure = json_pack("{s:f, s:s}", "value", value, "source", source);
         if (!dot) {

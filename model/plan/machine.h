@@ -2,7 +2,8 @@
  * small JSON file (configs/machines/).
  *
  * Every figure there is an object: "value", the share of it that is reached ("efficiency", 1 where
- * it is left out), and its "source". What is here is their product. */
+ * it is left out), and its "source". What is here is their product. "gradients" alone is no figure
+ * of a machine, but an assumption that a plan makes there: it has no efficiency. */
 #ifndef ZF_MODEL_PLAN_MACHINE_H
 #define ZF_MODEL_PLAN_MACHINE_H
 
@@ -66,6 +67,13 @@ struct machine {
     /* between ranks: bytes a second into and out of each, on one host and between hosts */
     double exchange_rate, network_rate, exchange_latency;
 
+    /* what gradients are taken to be like, since a plan computes none: row norms are log-normal, by
+       a part that stays with the channel and one that changes with each step. Standard deviations
+       of their logarithms, and a seed, which a file may leave out:
+       "gradients.lasting_deviation" (1), "gradients.passing_deviation" (0.5), "gradients.seed" (1)
+     */
+    double lasting, passing, seed;
+
     struct machine_operator operators[MACHINE_OPERATORS];
     int n_operators;
     struct machine_products products;
@@ -76,7 +84,7 @@ struct machine {
  * number or out of range, or has no source. */
 bool machine_load(struct machine *m, const char *name, struct zf_error *err);
 
-/* What machine_load reads. source: of all figures */
+/* What machine_load reads, without "gradients". source: of all figures */
 json_t *machine_describe(const struct machine *m, const char *source);
 
 /* By its name, or NULL. */

@@ -3,8 +3,8 @@
  * the host reads. What a run would hold, move and take on a machine (machine.h) that is not here.
  *
  * What the host reads is made up: row norms that are log-normal, by a part that stays with the
- * channel and one that changes with each step, whence choices and choices made anew; a loss of 1
- * for each row. Nothing is ever not finite.
+ * channel and one that changes with each step (the machine's "gradients"), whence choices and
+ * choices made anew; a loss of 1 for each row. Nothing is ever not finite.
  *
  * Arrays are reserved, not taken; no operator touches one of the model's size. Copies between
  * arrays of COPY_LIMIT bytes and less, none of them one that is pinned later, are made, as they are
@@ -28,7 +28,8 @@ struct plan_gradients {
 };
 #define PLAN_GRADIENTS ((struct plan_gradients){.lasting = 1, .passing = 0.5, .seed = 1})
 
-/* machine is copied. ranks: of the whole run; this is one of them. One such device at a time. */
+/* machine is copied. ranks: of the whole run; this is one of them. gradients: NULL: the machine's.
+ * One such device at a time. */
 struct device *device_plan_create(const struct machine *machine, int ranks,
                                   const struct plan_gradients *gradients);
 void device_plan_destroy(struct device *device);

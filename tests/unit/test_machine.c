@@ -122,6 +122,38 @@ static void what_is_wrong_is_said(void **state)
     assert_refused(root, "operators.zero is");
 }
 
+static json_t *with_gradients(const char *name, double value, const char *source)
+{
+    json_t *root = good();
+    json_t *figure = source ? json_pack("{s:f, s:s}", "value", value, "source", source)
+                            : json_pack("{s:f}", "value", value);
+    json_object_set_new(root, "gradients", json_pack("{s:o}", name, figure));
+    return root;
+}
+
+static void gradients_may_be_given(void **state)
+{
+    (void)state;
+    struct machine m;
+    struct zf_error err;
+    json_t *root = with_gradients("passing_deviation", 0.25, "locality of a run");
+    assert_int_equal(json_dump_file(root, path, 0), 0);
+    json_decref(root);
+    assert_works(machine_load(&m, path, &err), err);
+    assert_true(m.lasting == 1 && m.passing == 0.25 && m.seed == 1);
+    assert_refused(with_gradients("passing_deviation", -1, "none"),
+                   "gradients.passing_deviation.value is -1.0, but it is a number from 0 to 10");
+    assert_refused(with_gradients("lasting_deviation", 1, NULL),
+                   "gradients.lasting_deviation.source is missing");
+    assert_refused(with_gradients("seed", 1.5, "none"),
+                   "gradients.seed.value is 1.5, but it is a whole number");
+    assert_refused(with_gradients("loss", 1, "none"), "gradients.loss is not a known figure");
+    root = with_gradients("seed", 2, "none");
+    json_object_set_new(json_object_get(json_object_get(root, "gradients"), "seed"), "efficiency",
+                        json_real(0.5));
+    assert_refused(root, "gradients.seed.efficiency is 0.5, but it is not given");
+}
+
 static struct machine measured(void)
 {
     struct machine m = {.name = "measured",
@@ -138,6 +170,9 @@ static struct machine measured(void)
                         .core_rate = 1e10,
                         .exchange_rate = 1e9,
                         .exchange_latency = 1e-5,
+                        .lasting = 1, /* what a file says that leaves them out */
+                        .passing = 0.5,
+                        .seed = 1,
                         .n_operators = 1};
     m.operators[0] = (struct machine_operator){
         "attention, dropout", 2, {100, 10000}, {1, 4}, .flops_per_second = 8};
@@ -180,6 +215,7 @@ int main(void)
         cmocka_unit_test(the_files_here_are_good),
         cmocka_unit_test(a_value_counts_by_what_is_reached_of_it),
         cmocka_unit_test(what_is_wrong_is_said),
+        cmocka_unit_test(gradients_may_be_given),
         cmocka_unit_test(what_is_written_is_read),
         cmocka_unit_test(between_points_it_goes_by_logarithms),
     };

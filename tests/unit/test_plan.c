@@ -244,6 +244,31 @@ static void the_same_plan_is_the_same_text(void **state)
     free(other);
 }
 
+/* State moves where channels are chosen that were not before: none where nothing passes, and the
+ * more the less of norms lasts. */
+static void the_machines_gradients_decide_what_moves(void **state)
+{
+    (void)state;
+    struct zf_error err;
+    struct machine gpu;
+    struct train_result result;
+    struct engine_config config = settings(0.1, 4, false);
+    double moved[3];
+    config.select_every = 8;
+    config.bf16 = true;
+    assert_works(machine_load(&gpu, ZF_TESTS_DIR "/../configs/machines/a100-40gb.json", &err), err);
+    for (int i = 0; i < 3; i++) {
+        gpu.lasting = i < 2 ? 1 : 0.1;
+        gpu.passing = i < 1 ? 0 : 0.5;
+        struct device *planned = device_plan_create(&gpu, 1, NULL);
+        run_job(planned, 1, small_model(GPT_HEAD_CLASSIFY), &config, 24, &result);
+        moved[i] = result.moved;
+        train_result_free(&result);
+        device_plan_destroy(planned);
+    }
+    assert_true(moved[0] == 0 && moved[1] > 0 && moved[2] > 1.2 * moved[1]);
+}
+
 /* The host twice as fast, or the link, or the device, never makes a step longer. */
 static void what_is_faster_is_not_slower(void **state)
 {
@@ -406,6 +431,7 @@ int main(void)
         cmocka_unit_test(the_host_holds_little_more_than_its_state),
         cmocka_unit_test(traffic_is_a_runs),
         cmocka_unit_test(the_same_plan_is_the_same_text),
+        cmocka_unit_test(the_machines_gradients_decide_what_moves),
         cmocka_unit_test(what_is_faster_is_not_slower),
         cmocka_unit_test(copies_leave_multiprocessors_alone),
         cmocka_unit_test(the_hosts_own_loops_and_launches_take_time),
