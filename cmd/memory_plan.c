@@ -128,6 +128,21 @@ bool memory_plan(struct run *run, int longest, struct zf_error *err)
     return comm_all_ok(run->comm, d->reserve(placed, err), err);
 }
 
+/* What there is of it. */
+static void print_host_uses(const struct engine_memory *engine)
+{
+    const struct engine_host_use *use = &engine->host_use;
+    const struct {
+        const char *name;
+        size_t bytes;
+    } rows[] = {{"optimizer state", use->optimizer}, {"parameters", use->parameters},
+                {"windows", use->windows},           {"staged gradients", use->staged},
+                {"exchange", use->exchange},         {"total", engine->host}};
+    for (size_t i = 0; i < sizeof rows / sizeof *rows; i++)
+        if (rows[i].bytes > 0)
+            print_row(rows[i].name, rows[i].bytes);
+}
+
 static void print_host_memory(const struct run *run)
 {
     const struct engine_memory engine = engine_memory(run->engine);
@@ -143,6 +158,7 @@ static void print_host_memory(const struct run *run)
              size_text((double)engine.host).text, unified ? " beside these" : "", most, ranks,
              size_text((double)(each * ranks)).text, size_text((double)all).text,
              each <= all / ranks ? "" : ": IT DOES NOT FIT");
+    print_host_uses(&engine);
 }
 
 void memory_tell(const struct run *run)

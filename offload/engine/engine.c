@@ -129,13 +129,25 @@ void engine_measure(const struct engine_config *config, struct device *device,
     free(e.matrices);
 }
 
+size_t engine_host_total(const struct engine_host_use *use)
+{
+    return use->optimizer + use->parameters + use->windows + use->staged + use->exchange;
+}
+
+static struct engine_host_use host_use(const struct engine *e, size_t exchange)
+{
+    struct engine_host_use use = host_held(e);
+    use.exchange = exchange;
+    return use;
+}
+
 size_t engine_measure_host(const struct engine_config *config, struct device *device,
                            const struct param_table *table, int rank, int ranks)
 {
     struct engine e = measured(config, device, table, rank, ranks);
-    const size_t bytes = host_held(&e) + exchange_most_bytes(&e);
+    const struct engine_host_use use = host_use(&e, exchange_most_bytes(&e));
     free(e.matrices);
-    return bytes;
+    return engine_host_total(&use);
 }
 
 struct engine *engine_create(const struct engine_config *config, struct device *device,
@@ -215,8 +227,11 @@ void engine_destroy(struct engine *e)
 
 struct engine_memory engine_memory(const struct engine *e)
 {
-    return (struct engine_memory){.host = host_held(e) + e->exchange.bytes,
-                                  .host_most = host_held(e) + exchange_most_bytes(e),
+    const struct engine_host_use now = host_use(e, e->exchange.bytes),
+                                 most = host_use(e, exchange_most_bytes(e));
+    return (struct engine_memory){.host = engine_host_total(&now),
+                                  .host_most = engine_host_total(&most),
+                                  .host_use = now,
                                   .device = memory_total(&e->arena.use),
                                   .host_elements = e->host.elements};
 }

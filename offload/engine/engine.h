@@ -183,10 +183,22 @@ void engine_measure(const struct engine_config *config, struct device *device,
 size_t engine_measure_host(const struct engine_config *config, struct device *device,
                            const struct param_table *table, int rank, int ranks);
 
+/* Bytes of host memory, by use, without what grows with no model: buffers that rows pass through,
+ * tens of MiB. */
+struct engine_host_use {
+    size_t optimizer;  /* m, v, and the masters but for what `parameters` has; counts of updates */
+    size_t parameters; /* that layers come from to the device, pinned */
+    size_t windows;    /* where they are on the host */
+    size_t staged;     /* gradients that the host gathers there, pinned */
+    size_t exchange;   /* gradients and parameters that are crossing, pinned */
+};
+size_t engine_host_total(const struct engine_host_use *use);
+
 /* Bytes of host and device memory that the engine holds on this rank. */
 struct engine_memory {
-    size_t host, device;
-    size_t host_most;     /* in any step: warm-up rounds and short windows take more of it */
+    size_t host, device; /* host: the total of host_use */
+    size_t host_most;    /* in any step: warm-up rounds and short windows take more of it */
+    struct engine_host_use host_use;
     size_t host_elements; /* parameters whose state lives on the host */
 };
 struct engine_memory engine_memory(const struct engine *e);

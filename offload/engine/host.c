@@ -120,17 +120,20 @@ const struct host_adam_chunk *host_chunks(const struct engine *e, int layer)
     return e->host.chunks + e->host.first_chunk[layer];
 }
 
-/* Of ordinary memory: without parameters that layers come from. */
-static size_t state_bytes(const struct engine *e)
+static size_t window_bytes(const struct engine *e)
 {
-    const size_t window = holds_windows(e) ? sizeof(float) : 0;
-    const size_t pinned = e->config.params_on_host ? dtype_size(exchange_dtype(e)) : 0;
-    return (HOST_STATE_BYTES + window - pinned) * e->host.elements;
+    return holds_windows(e) ? e->host.elements * sizeof(float) : 0;
 }
 
 static size_t pinned_bytes(const struct engine *e)
 {
     return e->config.params_on_host ? e->host.elements * dtype_size(exchange_dtype(e)) : 0;
+}
+
+/* Of ordinary memory: without parameters that layers come from. */
+static size_t state_bytes(const struct engine *e)
+{
+    return HOST_STATE_BYTES * e->host.elements + window_bytes(e) - pinned_bytes(e);
 }
 
 /* Of gradients that the host gathers. */
@@ -142,11 +145,14 @@ static size_t staged_bytes(const struct engine *e)
     return e->config.accumulate == ENGINE_ACCUMULATE_HOST ? n * dtype_size(exchange_dtype(e)) : 0;
 }
 
-size_t host_held(const struct engine *e)
+struct engine_host_use host_held(const struct engine *e)
 {
     const size_t norms = notes_norms(e) ? 2 * e->n_channels * sizeof *e->host.norms : 0;
-    return state_bytes(e) + pinned_bytes(e) + staged_bytes(e) +
-           e->n_channels * sizeof *e->host.updates + norms;
+    const size_t counts = e->n_channels * sizeof *e->host.updates + norms;
+    return (struct engine_host_use){.optimizer = state_bytes(e) - window_bytes(e) + counts,
+                                    .parameters = pinned_bytes(e),
+                                    .windows = window_bytes(e),
+                                    .staged = staged_bytes(e)};
 }
 
 static bool allocate(struct engine *e, struct zf_error *err)

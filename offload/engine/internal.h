@@ -506,8 +506,8 @@ void streams_bring(struct engine *e, int layer, struct stream *stream);
 
 /* host.c */
 
-/* Bytes of host memory that it will hold, or holds. */
-size_t host_held(const struct engine *e);
+/* Bytes of host memory that it will hold, or holds, by use; without `exchange`. */
+struct engine_host_use host_held(const struct engine *e);
 /* Host state, as far as channels may be deferred. Fails where there is not so much memory. */
 bool host_create(struct engine *e, struct zf_error *err);
 /* Starts the workers, who make masters of the parameters; once the table of matrices is there. */

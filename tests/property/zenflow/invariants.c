@@ -704,6 +704,12 @@ static void I8(void **state)
         assert_int_equal(memory.host,
                          (on_host ? 16 : 12) * memory.host_elements + ring_bytes(&p, 4, 2) +
                              (on_host ? staged_bytes(&p, 2) : 0) + sizeof(uint32_t) * channels);
+        const struct engine_host_use *use = &memory.host_use;
+        assert_int_equal(use->optimizer, 12 * memory.host_elements + sizeof(uint32_t) * channels);
+        assert_int_equal(use->parameters, 0);
+        assert_int_equal(use->windows, on_host ? 4 * memory.host_elements : 0);
+        assert_int_equal(use->staged, on_host ? staged_bytes(&p, 2) : 0);
+        assert_int_equal(use->exchange, ring_bytes(&p, 4, 2));
         for (int k = 0; k < p.table.n_params; k++) {
             const struct param *q = &p.table.params[k];
             int rows = q->kind == PARAM_MATRIX ? (int)(0.1 * q->rows + 1e-9) : 0;

@@ -11,6 +11,8 @@
 #include "data/alloc.h"
 #include "offload/engine/internal.h"
 
+#include <math.h>
+
 #define SEQUENCES     2 /* of a micro-batch */
 #define TOKENS        6 /* of the longest sequence */
 #define MICRO_BATCHES 2 /* of each rank */
@@ -433,13 +435,22 @@ struct host_budget {
     double first, then, last; /* bytes for each parameter whose state may be there */
 };
 
-/* What is held behind each step; and never more than was foretold. */
+/* Of buffers that rows pass through and of counts of updates, of which the allocator alone, or the
+ * engine alone, knows. */
+#define PASSED_THROUGH (64 << 20)
+
+/* What is held behind each step; and never more than was foretold, nor by other uses. */
 static double hold_host_bytes(struct trainer *t, int step)
 {
     const struct engine_memory m = engine_memory(t->engine);
     assert_true(m.host <= m.host_most);
+    assert_int_equal(m.host, engine_host_total(&m.host_use));
     train(t, step);
-    return (double)plan_host_bytes(t->device->plan) / (double)m.host_elements;
+    const double allocated = (double)plan_host_bytes(t->device->plan);
+    const double beside = allocated - (double)engine_memory(t->engine).host;
+    if (!(fabs(beside) < PASSED_THROUGH))
+        fail_msg("%.0f bytes are allocated, %.0f more than the engine counts", allocated, beside);
+    return allocated / (double)m.host_elements;
 }
 
 static void keeps_to(const struct host_budget *b)
