@@ -189,6 +189,9 @@ static bool resolve_parameters(struct config *c, struct zf_error *err)
     if (c->zero_stage == 3 && c->n_ranks == 1 && c->offload_param == OFFLOAD_NONE)
         log_warn("zero_optimization.stage 3 divides parameters over ranks: with one rank, and "
                  "offload_param.device \"none\", it is stage 2");
+    else if (c->zero_stage == 3 && !c->do_train)
+        log_warn("zero_optimization.stage 3 has no meaning without do_train: each rank's device "
+                 "holds all parameters");
     return true;
 }
 

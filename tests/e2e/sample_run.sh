@@ -52,8 +52,11 @@ check "it gives the same configuration" diff <(grep -v '"output_dir"' "$out/zf_t
 before=$(sha256sum "$out"/{model.safetensors,config.json,trainer_log.jsonl,SST-2.tsv})
 cp "$out/all_results.json" "$scratch/trained.json"
 check "evaluation alone runs" "$train" --do_eval --model_name_or_path "$out" --task_name sst2 \
-    --data_dir data/sample --max_eval_samples 50 --output_dir "$out"
+    --data_dir data/sample --max_eval_samples 50 --output_dir "$out" --zero_optimization.stage 3 \
+    --zero_optimization.offload_optimizer.device cpu --zero_optimization.offload_param.device cpu
 cp "$scratch/check.log" "$scratch/printed"
+check "evaluation alone has all parameters on the device, and says so" grep -q '^warning: .*stage 3 has no meaning without do_train' \
+    "$scratch/printed"
 check "evaluation alone does not train" not grep -q '^step ' "$scratch/printed"
 check "evaluation alone prints its results" grep -Eq '^eval_accuracy +[01]\.' "$scratch/printed"
 check "evaluation alone leaves all else as it was" test "$before" = \
