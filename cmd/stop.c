@@ -68,6 +68,14 @@ static void *listen_to_signals(void *argument)
     return NULL;
 }
 
+/* nohup and shells, which do so for what they start in the background, had it ignored: blocked, it
+ * would be kept for who waits for it. */
+static bool is_ignored(int signal)
+{
+    struct sigaction action;
+    return sigaction(signal, NULL, &action) == 0 && action.sa_handler == SIG_IGN;
+}
+
 /* No thread that computes may be interrupted by a handler: oneDNN's products keep other things than
  * the stack in the stack's register, and what a handler is called with would be written there. */
 void stop_listen(void)
@@ -77,7 +85,7 @@ void stop_listen(void)
     began = now();
     sigemptyset(&signals);
     for (int i = 0; i < N_REASONS; i++)
-        if (reasons[i].signal)
+        if (reasons[i].signal && !is_ignored(reasons[i].signal))
             sigaddset(&signals, reasons[i].signal);
     signal(SIGPIPE, SIG_IGN);
     if (pthread_sigmask(SIG_BLOCK, &signals, NULL) == 0 &&

@@ -15,8 +15,9 @@
 #define STOP_STATUS 75
 
 /* From now on the signals above are taken, by a thread of their own. There is nothing to save yet:
- * they end the program at once, with STOP_STATUS. A broken pipe is no signal from now on, but a
- * fault of who writes. To be called before any other thread is started. */
+ * they end the program at once, with STOP_STATUS. Those that were ignored when the program began,
+ * as nohup has SIGHUP, stay so. A broken pipe is no signal from now on, but a fault of who writes.
+ * To be called before any other thread is started. */
 void stop_listen(void);
 /* From now on the first signal is for stop_asked to tell. One that comes a second or more later
  * ends the program at once, with 128 and its number; what comes earlier is the same wish on another

@@ -12,11 +12,13 @@ RANDOM=${ZF_STOP_SEED:=$([ "${ZF_LONG:-0}" = 1 ] && echo $$ || echo 1)}
 echo "ZF_STOP_SEED=$ZF_STOP_SEED"
 
 options=("${tiny[@]}" --max_steps 60 --resume_from_checkpoint latest --save_strategy no)
+# A script starts in the background with SIGINT ignored, which zf-train leaves so.
+started=(env --default-signal=INT,HUP)
 launch() { # launch RANKS FOLDER OPTION...: in the background, as $job
     local n=$1 out=$2 launcher=()
     shift 2
     [ "$n" = 1 ] || launcher=(mpirun -n "$n" --oversubscribe --bind-to none)
-    "${launcher[@]}" "$train" "${options[@]}" --per_device_train_batch_size $((16 / n)) --output_dir "$out" "$@" \
+    "${launcher[@]}" "${started[@]}" "$train" "${options[@]}" --per_device_train_batch_size $((16 / n)) --output_dir "$out" "$@" \
         >"$scratch/log" 2>&1 &
     job=$!
 }
@@ -91,6 +93,26 @@ whole_run() {
 
 zenflow=(--config "$steady/zenflow.json")
 whole_run 1 "${zenflow[@]}"
+
+# What was ignored when the program began, stays so: a terminal that goes, for nohup, and Ctrl-C, for a script's jobs.
+for n in 1 2; do
+    started=(env --ignore-signal=INT nohup)
+    rm -rf "$scratch/out"
+    launch $n "$scratch/out" "${zenflow[@]}" --max_steps 1000000 --eval_strategy no
+    started=(env --default-signal=INT,HUP)
+    await_step "$scratch/out" 2
+    before=$(wc -l <"$scratch/out/trainer_log.jsonl")
+    for signal in HUP INT; do
+        kill -$signal "$(pid_of rank)"
+    done
+    await_step "$scratch/out" $((before + 20))
+    check "nohup, $n rank(s): goes on" has_step "$scratch/out" $((before + 20))
+    end_of TERM "$(pid_of rank)"
+    unset 'ends[-1]'
+    check "nohup, $n rank(s): until it is asked by another: status 75" test "$status" = 75
+    check "nohup, $n rank(s): by which" grep -q '^stopped by SIGTERM; ' "$scratch/log"
+done
+
 interrupted "one rank" 1 rank "TERM INT HUP" "${zenflow[@]}" --save_total_limit 1
 check "what was gone on from goes when a newer one has been" test "$(find "$scratch/out" -name 'checkpoint-*' | wc -l)" = 1
 whole_run 2 "${zenflow[@]}"

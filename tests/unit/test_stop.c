@@ -61,6 +61,33 @@ static void ends_at_once_where_nothing_is_saved_yet(void **state)
     assert_string_equal(said, "stopped by SIGUSR1, with nothing to save yet\n");
 }
 
+static void goes_on(int signal)
+{
+    struct comm *alone = comm_create_alone();
+    stop_defer();
+    send(signal);
+    if (stop_asked())
+        _exit(1);
+    send(signal == SIGUSR1 ? SIGTERM : SIGUSR1); /* the others are taken */
+    if (!stop_asked() || strcmp(stop_reason(alone), signal == SIGUSR1 ? "SIGTERM" : "SIGUSR1") != 0)
+        _exit(2);
+    comm_destroy(alone);
+    _exit(3);
+}
+
+/* As nohup starts a program, and a script what is to run in the background. */
+static void leaves_ignored_what_was(void **state)
+{
+    (void)state;
+    char said[256];
+    for (size_t i = 0; i < 4; i++) {
+        signal(signals[i], SIG_IGN);
+        assert_int_equal(status_of(goes_on, signals[i], said, sizeof said), 3);
+        signal(signals[i], SIG_DFL);
+        assert_string_equal(said, "");
+    }
+}
+
 static void deferred(int signal)
 {
     struct comm *alone = comm_create_alone();
@@ -142,10 +169,13 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(ends_at_once_where_nothing_is_saved_yet),
+        cmocka_unit_test(leaves_ignored_what_was),
         cmocka_unit_test(waits_for_who_asks),
         cmocka_unit_test(the_second_one_ends_at_once),
         cmocka_unit_test(ends_as_it_would_have),
         cmocka_unit_test(asks_when_the_time_is_over),
     };
+    for (size_t i = 0; i < 4; i++)
+        signal(signals[i], SIG_DFL); /* whatever started this */
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
