@@ -314,7 +314,7 @@ static bool store_string(struct config *c, const struct config_key *key, const j
         text = key->word;
     else if (key->word && (json_is_false(value) || (text && strcasecmp(text, "false") == 0)))
         text = "";
-    if (!text)
+    if (!text || (!*text && key->expected)) /* an empty one is no time */
         return false;
     char **string = field(c, key);
     free(*string);

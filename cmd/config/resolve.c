@@ -482,7 +482,7 @@ static bool resolve_runtime(struct config *c, struct zf_error *err)
     if (!c->max_runtime)
         return true;
     c->max_seconds = read_time(c->max_runtime);
-    return c->max_seconds > 0 || config_clash(c, "max_runtime", err, "it is %s, above 0",
+    return c->max_seconds > 0 || config_clash(c, "max_runtime", err, "it is %s",
                                               config_expected(config_find_option("max_runtime"),
                                                               expected, sizeof expected));
 }

@@ -160,7 +160,8 @@ const struct config_key config_table[] = {
      .expected = "a whole number of steps, or -1 for as many as num_train_epochs has"},
     {ARG_TEXT(max_runtime, "stop after so long as on SIGTERM, with a checkpoint: 45s, 90m, 36h, 2d "
                            "or [days-]hours:minutes:seconds"),
-     .expected = "a time: a number with s, m, h or d behind it, or [days-]hours:minutes:seconds"},
+     .expected = "a time above 0: a number with s, m, h or d behind it, or "
+                 "[days-]hours:minutes:seconds"},
     {ARG_CHOICE(lr_scheduler_type, "linear|cosine|constant|constant_with_warmup", "linear",
                 "how the learning rate goes after warm-up")},
     {ARG_REAL(warmup_ratio, "0", 0, 1, "share of all steps that warm up linearly")},
