@@ -100,11 +100,9 @@ static FILE *open_csv(const struct monitor *m, const char *path, const char *col
 {
     if (m->continues && !keep_rows(path, step, err))
         return NULL;
-    FILE *file = fopen(path, "a");
-    if (!file) {
-        zf_fail(err, "%s: cannot be written: %s", path, strerror(errno));
+    FILE *file = file_open_output(path, true, err);
+    if (!file)
         return NULL;
-    }
     fseek(file, 0, SEEK_END);
     if (ftell(file) <= 0)
         fprintf(file, "step,%s\r\n", column);

@@ -84,11 +84,8 @@ struct progress *progress_create(const char *output_dir, int first_step, int tot
 {
     char *path = zf_format("%s/trainer_log.jsonl", output_dir);
     FILE *log = NULL;
-    if (first_step == 0 || keep_entries(path, first_step, err)) {
-        log = fopen(path, first_step ? "a" : "w");
-        if (!log)
-            zf_fail(err, "%s: cannot be written: %s", path, strerror(errno));
-    }
+    if (first_step == 0 || keep_entries(path, first_step, err))
+        log = file_open_output(path, first_step > 0, err);
     if (!log) {
         free(path);
         return NULL;

@@ -38,6 +38,34 @@ int file_open(const char *path, size_t *bytes, struct zf_error *err)
     return -1;
 }
 
+/* Why this cannot be written to at once, or NULL. */
+static const char *unfit_for_output(int fd)
+{
+    struct stat info;
+    if (fd < 0)
+        return errno == ENXIO ? "a pipe that nobody reads" : strerror(errno);
+    if (fstat(fd, &info) != 0)
+        return strerror(errno);
+    /* Pipes are read by somebody, or they could not have been opened; to write may wait again. */
+    const bool fits = S_ISREG(info.st_mode) || S_ISCHR(info.st_mode) || S_ISFIFO(info.st_mode);
+    if (!fits)
+        return "not a regular file";
+    return fcntl(fd, F_SETFL, fcntl(fd, F_GETFL) & ~O_NONBLOCK) == 0 ? NULL : strerror(errno);
+}
+
+FILE *file_open_output(const char *path, bool append, struct zf_error *err)
+{
+    const int flags = O_WRONLY | O_CREAT | O_NONBLOCK | O_NOCTTY | O_CLOEXEC;
+    int fd = open(path, flags | (append ? O_APPEND : O_TRUNC), 0666);
+    const char *fault = unfit_for_output(fd);
+    FILE *stream = fault ? NULL : fdopen(fd, append ? "a" : "w");
+    if (!stream)
+        zf_fail(err, "%s: cannot be written: %s", path, fault ? fault : strerror(errno));
+    if (!stream && fd >= 0)
+        close(fd);
+    return stream;
+}
+
 /* Reads n bytes from where the file stands; returns how many came. */
 static size_t read_all(int fd, char *to, size_t n)
 {
@@ -122,15 +150,14 @@ static bool sync_directory_of(const char *path, struct zf_error *err)
     return ok;
 }
 
-/* A new file, where nobody else's stands or is linked to: what a dead process of the same number
- * has left goes. */
-static FILE *create_file(const char *path)
+/* What has the name is what a dead process of the same number has left. */
+FILE *file_create(const char *path)
 {
-    const int flags = O_WRONLY | O_CREAT | O_EXCL | O_NOFOLLOW | O_CLOEXEC;
+    const int flags = O_RDWR | O_CREAT | O_EXCL | O_NOFOLLOW | O_CLOEXEC;
     int fd = open(path, flags, 0666);
     if (fd < 0 && errno == EEXIST && unlink(path) == 0)
         fd = open(path, flags, 0666);
-    FILE *stream = fd >= 0 ? fdopen(fd, "wb") : NULL;
+    FILE *stream = fd >= 0 ? fdopen(fd, "w+b") : NULL;
     if (fd >= 0 && !stream)
         close(fd);
     return stream;
@@ -183,7 +210,7 @@ bool file_replace_begin(struct file_replace *f, const char *path, struct zf_erro
     if (snprintf(f->path, sizeof f->path, "%s", path) >= (int)sizeof f->path)
         return zf_fail(err, "%.100s...: the path is too long", path);
     snprintf(f->temporary, sizeof f->temporary, "%s.%ld.tmp", path, (long)getpid());
-    f->stream = create_file(f->temporary);
+    f->stream = file_create(f->temporary);
     if (!f->stream)
         return zf_fail(err, "%s: cannot be written: %s", path, strerror(errno));
     return true;

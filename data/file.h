@@ -46,6 +46,14 @@ void file_batch_end(void);
  * directories: they are the caller's. Any thread may. */
 bool file_batch_sync(struct file_batch *b, bool keep, struct zf_error *err);
 
+/* Opens a file that is written as a run goes on: anew, or behind what it has. A device is fine,
+ * such as /dev/null, and so is a pipe that somebody reads; others would be waited for, and are
+ * refused. NULL and a sentence on a fault. */
+FILE *file_open_output(const char *path, bool append, struct zf_error *err);
+/* A new file to be written and read; what has this name goes, and no link is followed: for names
+ * that are nobody else's. NULL where it cannot be, and errno says why. */
+FILE *file_create(const char *path);
+
 /* Replaces `path` by these bytes. */
 bool file_write(const char *path, const void *bytes, size_t n, struct zf_error *err);
 

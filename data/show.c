@@ -62,12 +62,18 @@ void show_text(char *out, size_t size, const char *text)
         out[used] = 0;
 }
 
+char *show_whole(const char *text)
+{
+    const size_t size = strlen(text) * (LONGEST - 1) + 1;
+    char *out = zf_malloc(size);
+    show_text(out, size, text);
+    return out;
+}
+
 char *show_shell_word(const char *text)
 {
-    const size_t size = LONGEST * strlen(text) + 1;
-    char *shown = zf_malloc(size), *word = zf_malloc(4 * size + 2), *end = word;
+    char *shown = show_whole(text), *word = zf_malloc(4 * strlen(shown) + 3), *end = word;
     bool plain = *text;
-    show_text(shown, size, text);
     for (const char *p = shown; *p; p++)
         plain = plain && (isalnum((unsigned char)*p) || strchr("_./-+,:@%=", *p));
     if (!plain)

@@ -8,6 +8,8 @@
 /* As much of `text` as fits. A character that was cut before, at a precision's end, becomes an
  * ellipsis. */
 void show_text(char *out, size_t size, const char *text);
+/* All of it, as a new string. */
+char *show_whole(const char *text);
 
 /* The same as a shell takes it for one word: in quotes, unless it is plain. The caller frees. */
 char *show_shell_word(const char *text);

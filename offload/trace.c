@@ -2,6 +2,7 @@
 
 #include "data/alloc.h"
 #include "data/clock.h"
+#include "data/file.h"
 #include "data/log.h"
 #include "model/device/device.h"
 #include "offload/comm/comm.h"
@@ -177,13 +178,18 @@ static void note_time(struct trace *t, int lane, double *seconds)
 
 /* ---- a run ---- */
 
-/* FILE.r.SUFFIX for rank r > 0. */
-static char *path_of_rank(const char *path, int rank)
+/* Opens the file of rank 0, or a temporary one beside it, which nobody else's stands in for. */
+static bool open_file(struct trace *t, const char *path, struct zf_error *err)
 {
-    const char *slash = strrchr(path, '/'), *name = slash ? slash + 1 : path;
-    const char *dot = strrchr(name, '.');
-    int stem = dot && dot > name ? (int)(dot - path) : (int)strlen(path);
-    return rank == 0 ? zf_strdup(path) : zf_format("%.*s.%d%s", stem, path, rank, path + stem);
+    const int rank = comm_rank(t->comm);
+    if (rank == 0) {
+        t->path = zf_strdup(path);
+        t->stream = file_open_output(path, false, err);
+        return t->stream != NULL;
+    }
+    t->path = zf_format("%s.rank%d.%ld.tmp", path, rank, (long)getpid());
+    t->stream = file_create(t->path);
+    return t->stream || zf_fail(err, "%s: cannot be written: %s", t->path, strerror(errno));
 }
 
 static void write_head(struct trace *t)
@@ -222,12 +228,11 @@ struct trace *trace_create(const char *path, struct comm *comm, struct device *d
     t->streams[TRACE_DEVICE] = t->streams[TRACE_STATE] = device->compute;
     t->next = &t->first;
     t->next_mark = &t->marks;
-    t->path = path_of_rank(path, comm_rank(comm));
-    t->stream = fopen(t->path, "w+");
-    bool ok = t->stream || zf_fail(err, "%s: cannot be written: %s", t->path, strerror(errno));
-    if (!comm_all_ok(comm, ok, err)) {
+    if (!comm_all_ok(comm, open_file(t, path, err), err)) {
         if (t->stream)
             fclose(t->stream);
+        if (t->stream && comm_rank(comm) > 0)
+            unlink(t->path);
         free(t->path);
         free(t);
         return NULL;

@@ -2,8 +2,8 @@
  * device, the link each way and each host worker did, and when they did it.
  *
  * A rank is a process of the timeline. While the run goes on each rank writes its spans as they
- * become known, rank 0 to the file and rank r > 0 beside it, to a file with .r before the suffix;
- * at the end rank 0's gets them all. A file that is left when a run dies can be viewed too: the
+ * become known, rank 0 to the file and rank r > 0 beside it, to FILE.rank<r>.<process>.tmp; at the
+ * end rank 0's gets them all. A file that is left when a run dies can be viewed too: the
  * format asks for no closing bracket. */
 #ifndef ZF_OFFLOAD_TRACE_H
 #define ZF_OFFLOAD_TRACE_H

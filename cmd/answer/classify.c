@@ -2,6 +2,7 @@
 
 #include "data/alloc.h"
 #include "data/log.h"
+#include "data/show.h"
 #include "data/text.h"
 
 #include <math.h>
@@ -64,7 +65,9 @@ static void print_labels(const struct classifier *c, float *logits)
         int best = 0;
         for (int i = 1; i < n; i++)
             best = logits[i] > logits[best] ? i : best;
-        printf("%s%s\t%.4f", k ? "\t" : "", c->a->labels.names[best], (double)logits[best]);
+        char *label = show_whole(c->a->labels.names[best]);
+        printf("%s%s\t%.4f", k ? "\t" : "", label, (double)logits[best]);
+        free(label);
         logits[best] = -1; /* told */
     }
     putchar('\n');

@@ -219,9 +219,8 @@ bool events_create(struct events *e, const char *folder, long first_step, struct
         return false;
     gethostname(host, sizeof host - 1);
     e->path = zf_format("%s/" NAME "%010ld.%s.%ld.0", folder, seconds, host, (long)getpid());
-    e->file = fopen(e->path, "wb");
+    e->file = file_open_output(e->path, false, err);
     if (!e->file) {
-        zf_fail(err, "%s: cannot be written: %s", e->path, strerror(errno));
         free(e->path);
         return false;
     }

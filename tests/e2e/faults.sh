@@ -96,6 +96,23 @@ for key in train_file validation_file tokenizer_name; do
     fails "$key: a pipe that nobody writes to" "not a regular file" timeout 60 "${run[@]}" --$key "$file" \
         --output_dir "$scratch/piped"
 done
+# Files that are written as the run goes on: nobody is waited for.
+mkdir -p "$scratch/piped/csv/name"
+mkfifo "$scratch/piped/trainer_log.jsonl" "$scratch/piped/csv/name/Train_Samples_lr.csv" "$scratch/piped/pipe"
+fails "a log that is a pipe" "trainer_log.jsonl: cannot be written: a pipe that nobody reads" timeout 60 "${run[@]}" \
+    --overwrite_output_dir --output_dir "$scratch/piped"
+fails "a timeline that is a pipe" "pipe: cannot be written: a pipe that nobody reads" timeout 60 "${run[@]}" \
+    --trace "$scratch/piped/pipe" --output_dir "$scratch/new"
+check "a timeline that is a pipe: nothing was begun" test ! -e "$scratch/new"
+fails "a CSV file that is a pipe" "Train_Samples_lr.csv: cannot be written: a pipe that nobody reads" timeout 60 "${run[@]}" \
+    --csv_monitor.enabled --csv_monitor.output_path "$scratch/piped/csv" --csv_monitor.job_name name --output_dir "$scratch/new"
+check "a timeline for who reads it" timeout 60 "${run[@]}" --overwrite_output_dir --output_dir "$scratch/new" \
+    --trace >(cat >"$scratch/read.json")
+for ((i = 0; i < 100; i++)); do
+    [ "$(tail -n 1 "$scratch/read.json" 2>/dev/null)" != ']' ] || break
+    sleep 0.1
+done
+check "it is whole" python3 -m json.tool "$scratch/read.json" /dev/null
 
 # Calls for memory that find none, at many places: the sentence, or the same model.
 preload=$scratch/out_of_memory.so

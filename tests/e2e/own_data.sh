@@ -101,6 +101,19 @@ with subprocess.Popen(sys.argv[1:], stdin=subprocess.PIPE, stdout=subprocess.PIP
         run.stdin.flush()
         assert b"\t" in run.stdout.readline()
 EOF
+cp -r "$out" "$scratch/hostile"
+python3 - "$scratch/hostile/config.json" <<'EOF'
+import json, sys
+c = json.load(open(sys.argv[1]))
+c["id2label"] = {i: f"\x1b[2J\x9b31m\n{i} caf\u00e9" for i in c["id2label"]}
+c["label2id"] = {name: int(i) for i, name in c["id2label"].items()}
+json.dump(c, open(sys.argv[1], "w"))
+EOF
+check "zf-run: labels do nothing to a terminal" python3 - "$("$run" "$scratch/hostile" --top_k 77 'verify my card')" <<'EOF'
+import re, sys
+answers = sys.argv[1].split("\t")
+assert len(answers) == 154 and all(re.fullmatch(r"\\x1b\[2J\\xc2\\x9b31m\\n\d+ café", a) for a in answers[::2]), answers[0]
+EOF
 check "zf-run: probabilities of all labels are one" python3 - "$("$run" "$out" --top_k 77 'verify my card')" <<'EOF'
 import sys
 fields = sys.argv[1].split("\t")

@@ -42,7 +42,19 @@ check "only where it is asked for" not ls "$scratch"/zenflow.*.json
 if command -v mpirun >/dev/null; then
     traced two ranks 2 "$train" "${zenflow[@]}" "${short[@]}" "${saving[@]}" --per_device_train_batch_size 8
     agrees two 2 8 window parameters AdamW evaluate save
-    check "two: one file" test ! -e "$scratch/two.1.json"
+    check "two: one file" test "$(cd "$scratch" && echo two*)" = "two two.json"
+
+    # What other ranks keep in the meantime is in nobody's way, whatever is called as one might think.
+    mkdir "$scratch/others"
+    echo mine | tee "$scratch/others/tr.1.json" "$scratch/others/target" >/dev/null
+    ln -s target "$scratch/others/tr.json.1"
+    cp -r "$scratch/others" "$scratch/before"
+    check "others' files" ranks 2 "$train" "${zenflow[@]}" "${short[@]}" --per_device_train_batch_size 8 \
+        --output_dir "$scratch/others/out" --trace "$scratch/others/tr.json"
+    check "others' files: the timeline" python3 tests/e2e/lib/check_trace.py "$scratch/others/tr.json" 2 8 \
+        "$scratch/others/out/trainer_log.jsonl"
+    rm -r "$scratch"/others/{out,tr.json}
+    check "others' files are as they were" diff -r --no-dereference "$scratch/before" "$scratch/others"
 
     # Where it cannot be written: one sentence, and no rank is left.
     status=0
@@ -65,8 +77,8 @@ if command -v mpirun >/dev/null; then
     wait "$job" || true
     for rank in 0 1; do
         check "a run that dies: rank $rank" python3 - "$scratch/killed.json" $rank <<'END'
-import json, sys
-path = sys.argv[1] if sys.argv[2] == "0" else sys.argv[1].replace(".json", f".{sys.argv[2]}.json")
+import glob, json, sys
+path, = [sys.argv[1]] if sys.argv[2] == "0" else glob.glob(f"{sys.argv[1]}.rank{sys.argv[2]}.*.tmp")
 text = open(path).read()
 assert text.startswith("[\n{") and text.endswith("}"), (text[:9], text[-9:])
 spans = [e for e in json.loads(text + "]") if e["ph"] == "X"]

@@ -8,6 +8,7 @@
 #include "data/show.h"
 
 #include <errno.h>
+#include <fcntl.h>
 #include <signal.h>
 #include <sys/resource.h>
 #include <sys/stat.h>
@@ -98,6 +99,41 @@ static void waits_for_no_pipe(void **state)
     assert_int_equal(mkfifo(in_directory("pipe"), 0600), 0);
     assert_false(file_read(in_directory("pipe"), &text, &n, &err));
     assert_says(err, "pipe: cannot be read: not a regular file");
+}
+
+/* Opens a file that is to be written for long, writes a word, and closes it; or the sentence. */
+static const char *output_of(const char *path, bool append)
+{
+    static struct zf_error err;
+    FILE *stream = file_open_output(path, append, &err);
+    if (!stream)
+        return err.text;
+    fputs("word ", stream);
+    return fclose(stream) == 0 ? "written" : "not written";
+}
+
+/* What is written as a run goes on waits for nobody: a pipe is taken where it is read. */
+static void writes_where_nobody_is_waited_for(void **state)
+{
+    (void)state;
+    char got[16] = "";
+    assert_int_equal(mkfifo(in_directory("unread"), 0600), 0);
+    assert_non_null(strstr(output_of(in_directory("unread"), false),
+                           "unread: cannot be written: a pipe that nobody reads"));
+    assert_non_null(strstr(output_of(in_directory("unread"), true), "a pipe that nobody reads"));
+    int reader = open(in_directory("unread"), O_RDONLY | O_NONBLOCK);
+    assert_string_equal(output_of(in_directory("unread"), false), "written");
+    assert_int_equal(read(reader, got, sizeof got - 1), 5);
+    assert_string_equal(got, "word ");
+    close(reader);
+    assert_non_null(strstr(output_of(directory, false), "cannot be written: Is a directory"));
+    assert_string_equal(output_of("/dev/null", false), "written");
+    assert_string_equal(output_of("/dev/full", true), "not written");
+    write_text("output", "old ");
+    assert_string_equal(output_of(in_directory("output"), true), "written");
+    assert_holds("output", "old word ");
+    assert_string_equal(output_of(in_directory("output"), false), "written");
+    assert_holds("output", "word ");
 }
 
 static void takes_another_place(void **state)
@@ -199,6 +235,9 @@ static void shows(void **state)
         show_text(out, sizeof out, cases[i][0]);
         assert_string_equal(out, cases[i][1]);
     }
+    char *whole = show_whole("\xff\x1b\xff\x9b");
+    assert_string_equal(whole, "\\xff\\x1b\\xff\\x9b");
+    free(whole);
     show_text(out, 8, "12345\xe2\x82\xac");
     assert_string_equal(out, "12345"); /* all of a character or none of it */
     struct zf_error err;
@@ -231,6 +270,7 @@ int main(void)
         cmocka_unit_test(says_why_it_failed),
         cmocka_unit_test(reads_what_may_not_be_there),
         cmocka_unit_test(waits_for_no_pipe),
+        cmocka_unit_test(writes_where_nobody_is_waited_for),
         cmocka_unit_test(takes_another_place),
         cmocka_unit_test(batches),
         cmocka_unit_test(sums),
