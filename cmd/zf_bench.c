@@ -3,6 +3,7 @@
 #include "cmd/bench/benchmarks.h"
 #include "cmd/openmp_spin.h"
 #include "cmd/standard_streams.h"
+#include "data/address_space.h"
 
 #include <stdio.h>
 #include <string.h>
@@ -35,6 +36,8 @@ static bool run(int argc, char **argv, struct zf_error *err)
 int main(int argc, char **argv)
 {
     openmp_spin_briefly(argv);
+    address_space_begin();
+    address_space_start_threads();
     struct zf_error err = {0};
     if (standard_streams_begin(&err) && run(argc, argv, &err) && standard_streams_end(&err))
         return 0;

@@ -6,6 +6,7 @@
 #include "cmd/manual/manual.h"
 #include "cmd/openmp_spin.h"
 #include "cmd/standard_streams.h"
+#include "data/address_space.h"
 #include "data/terminal.h"
 
 #include <unistd.h>
@@ -13,6 +14,7 @@
 static bool answer(struct answer_options *options, struct zf_error *err)
 {
     struct answerer a;
+    address_space_start_threads();
     live_begin(terminal_is_at(STDERR_FILENO));
     live_stage("loading the model", 0);
     bool ok = answerer_open(&a, options, err);
@@ -44,6 +46,7 @@ static bool act(struct answer_options *options, enum answer_action action, struc
 int main(int argc, char **argv)
 {
     openmp_spin_briefly(argv);
+    address_space_begin();
     struct zf_error err = {0};
     struct answer_options options;
     enum answer_action action;

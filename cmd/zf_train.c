@@ -10,6 +10,7 @@
 #include "cmd/run.h"
 #include "cmd/standard_streams.h"
 #include "cmd/stop.h"
+#include "data/address_space.h"
 #include "data/log.h"
 #include "data/terminal.h"
 #include "offload/comm/comm.h"
@@ -67,6 +68,7 @@ static bool act(struct config *config, struct comm *comm, int *status, struct zf
 int main(int argc, char **argv)
 {
     openmp_spin_briefly(argv);
+    address_space_begin();
     stop_listen();
     struct zf_error err = {0};
     struct config config = {0};
@@ -76,6 +78,8 @@ int main(int argc, char **argv)
     log_set_rank(comm_rank(comm));
     bool ok =
         comm_all_ok(comm, open && config_parse(&config, argc, argv, comm_size(comm), &err), &err);
+    if (ok && config.action == CONFIG_RUN)
+        address_space_start_threads();
     ok = ok && agree_on_start(comm, &config, &err);
     ok = ok && act(&config, comm, &status, &err) &&
          comm_all_ok(comm, standard_streams_end(&err), &err);

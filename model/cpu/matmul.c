@@ -1,14 +1,17 @@
 /* Matrix products, and the sums that are biases' gradients. */
+#include "data/address_space.h"
 #include "data/alloc.h"
 #include "data/simd.h"
 #include "model/cpu/cpu.h"
 #include "model/cpu/tile.h"
 
+#include <errno.h>
 #include <omp.h>
 #include <oneapi/dnnl/dnnl.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <unistd.h>
 
 #if DNNL_CPU_THREADING_RUNTIME != DNNL_RUNTIME_OMP && DNNL_CPU_THREADING_RUNTIME != DNNL_RUNTIME_SEQ
 #error "oneDNN must be one that is built with OpenMP: another's threads cannot be told to stay away"
@@ -74,6 +77,11 @@ double device_cpu_product_share(int m, int n, int n_threads)
     return (double)n_tiles / (divide_up(n_tiles, n_threads) * n_threads);
 }
 
+/* What oneDNN takes for the kernels that it makes, and on each thread for what it packs; where it
+ * finds none it may crash. Twice and more of what it was seen to take. */
+#define ROOM_FOR_KERNELS ((size_t)32 << 20)
+#define ROOM_FOR_PACKING ((size_t)4 << 20)
+
 static bool is_plain(const struct matmul *p)
 {
     return !p->bias && !p->pre && p->act == ACT_NONE;
@@ -105,9 +113,9 @@ static void multiply(float *c, const float *a, const struct panel *panel, const 
                        b_tile + l * b_step, (dnnl_dim_t)ldb, accumulate || l > 0 ? 1.0f : 0.0f,
                        c + row * ldc + panel->first + col, (dnnl_dim_t)ldc);
         if (status != dnnl_success) {
-            fprintf(stderr, "zf-train: oneDNN could not multiply matrices (its status is %d)\n",
-                    status);
-            exit(1);
+            fprintf(stderr, "%s: oneDNN could not multiply matrices (its status is %d)\n",
+                    program_invocation_short_name, status);
+            _exit(1);
         }
     }
 }
@@ -117,6 +125,8 @@ static void multiply_panel(float *c, const float *a, const struct panel *panel,
 {
     const struct tiles t = cut(p->m, panel->n);
     const int n_tiles = t.n_down * t.n_across;
+    address_space_need(ROOM_FOR_KERNELS + ROOM_FOR_PACKING * (size_t)omp_get_max_threads(),
+                       "matrix products");
 #pragma omp parallel if (n_tiles > 1)
     {
         omp_set_num_threads(1); /* of this thread alone: how many oneDNN may have */

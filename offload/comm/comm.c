@@ -1,6 +1,7 @@
 /* Who the ranks are. */
 #include "offload/comm/internal.h"
 
+#include "data/address_space.h"
 #include "data/alloc.h"
 #include "offload/host/cores.h"
 
@@ -58,6 +59,9 @@ static void find_peers(const struct comm *c, MPI_Comm node, int key, int *rank, 
     free(all);
 }
 
+/* Twice what Open MPI takes as it starts; where it finds none it may crash, or wait for ever. */
+#define ROOM_FOR_MPI ((size_t)128 << 20)
+
 static MPI_Comm ranks_of_machine(void)
 {
     MPI_Comm node;
@@ -72,6 +76,7 @@ struct comm *comm_create(void)
         return c;
     c->alone = false;
     int provided;
+    address_space_need(ROOM_FOR_MPI, "MPI");
     check_mpi(MPI_Init_thread(NULL, NULL, MPI_THREAD_FUNNELED, &provided));
     check_mpi(MPI_Comm_set_errhandler(MPI_COMM_WORLD, MPI_ERRORS_RETURN));
     check_mpi(MPI_Comm_rank(MPI_COMM_WORLD, &c->rank));

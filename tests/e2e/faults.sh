@@ -121,6 +121,52 @@ if [ ! -s "$preload" ] || nm -D "$train" | grep -q __asan_init; then
     echo "skipped: memory that is not there: this build's memory is the sanitizer's"
     finish
 fi
+
+# A limit on memory, from what programs do not start with to what they need: a sentence of ours, or all is done.
+within() { # within KIB COMMAND...
+    (
+        ulimit -c 0
+        ulimit -v "$1"
+        timeout 60 "${@:2}"
+    )
+}
+limits() { # limits FIRST STEP LAST COMMAND...
+    local limit status done=0 refused=0 wrong=0 last=
+    for ((limit = $1; limit <= $3; limit += $2)); do
+        status=0
+        rm -rf "$scratch/limited"
+        within $limit "${@:4}" >"$scratch/stdout" 2>"$scratch/stderr" || status=$?
+        if [ $status = 0 ]; then
+            done=$((done + 1))
+        elif [ $status = 1 ] && grep -Eq '^zf-(train|run): ' "$scratch/stderr"; then
+            refused=$((refused + 1))
+        elif [ $status != 127 ] || ! grep -q 'error while loading shared libraries' "$scratch/stderr"; then
+            wrong=$((wrong + 1)) last="$limit KiB: status $status, $(tail -n 1 "$scratch/stderr")"
+        fi
+    done
+    echo "$done runs had enough, $refused did not"
+    check "a limit on memory, ${*:4:1}: $last" test $wrong = 0
+    check "a limit on memory, ${*:4:1}: tells where it is too low, and where not" test $refused -gt 3 -a $done -gt 0
+}
+step=6000
+[ "${ZF_LONG:-}" != 1 ] || step=1000
+export OMP_NUM_THREADS=2
+limits 60000 $step 260000 "${run[@]}" --device cpu --max_steps 1 --output_dir "$scratch/limited"
+limits 60000 $step 200000 "$build/zf-run" "$scratch/whole" "a fine film"
+cat >"$scratch/rank.sh" <<'END'
+ulimit -c 0
+ulimit -v "$ZF_LIMIT"
+exec "$@"
+END
+if command -v mpirun >/dev/null; then # whose ranks are limited, not itself
+    within() {
+        ZF_LIMIT=$1 timeout 60 mpirun -n 2 --oversubscribe --bind-to none bash "$scratch/rank.sh" "${@:2}"
+    }
+    limits 66000 $((4 * step)) 330000 "${run[@]}" --per_device_train_batch_size 8 --device cpu --max_steps 1 \
+        --output_dir "$scratch/limited"
+fi
+export OMP_NUM_THREADS=1
+
 check "how many there are" env LD_PRELOAD="$preload" ZF_FAIL_AT=0 ZF_COUNT_FILE="$scratch/count" "${run[@]}" \
     --device cpu --max_steps 1 --output_dir "$scratch/memory"
 count=$(cat "$scratch/count")
