@@ -96,7 +96,7 @@ whole_run 1 "${zenflow[@]}"
 
 # What was ignored when the program began, stays so: a terminal that goes, for nohup, and Ctrl-C, for a script's jobs.
 for n in 1 2; do
-    started=(env --ignore-signal=INT nohup)
+    started=(env --ignore-signal=INT,HUP)
     rm -rf "$scratch/out"
     launch $n "$scratch/out" "${zenflow[@]}" --max_steps 1000000 --eval_strategy no
     started=(env --default-signal=INT,HUP)
@@ -106,11 +106,11 @@ for n in 1 2; do
         kill -$signal "$(pid_of rank)"
     done
     await_step "$scratch/out" $((before + 20))
-    check "nohup, $n rank(s): goes on" has_step "$scratch/out" $((before + 20))
+    check "ignored, $n rank(s): goes on" has_step "$scratch/out" $((before + 20))
     end_of TERM "$(pid_of rank)"
     unset 'ends[-1]'
-    check "nohup, $n rank(s): until it is asked by another: status 75" test "$status" = 75
-    check "nohup, $n rank(s): by which" grep -q '^stopped by SIGTERM; ' "$scratch/log"
+    check "ignored, $n rank(s): until it is asked by another: status 75" test "$status" = 75
+    check "ignored, $n rank(s): by which" grep -q '^stopped by SIGTERM; ' "$scratch/log"
 done
 
 interrupted "one rank" 1 rank "TERM INT HUP" "${zenflow[@]}" --save_total_limit 1
