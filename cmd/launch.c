@@ -6,14 +6,21 @@
 
 /* How launchers number the processes that they start. Slurm sets SLURM_NTASKS and SLURM_PROCID also
  * in the batch script's own shell, where there is one process; the number of a step's tasks is set
- * in what srun starts alone. WORLD_SIZE without RANK is what people export for themselves. */
+ * in what srun starts alone. WORLD_SIZE without RANK is what people export for themselves. The
+ * others' sizes are set in what they start alone: Hydra of MPICH and Intel, MVAPICH2, Flux, and
+ * PALS of Cray, which tells those of this machine. */
 static const struct {
-    const char *size, *rank, *launcher, *also;
+    const char *size;
+    const char *rank; /* counts with it alone; or NULL */
+    const char *launcher, *also;
 } launchers[] = {
     {"SLURM_STEP_NUM_TASKS", "SLURM_PROCID", "srun",
      " in the job, or with \"srun --mpi=pmix\" where Slurm and MPI have it"},
     {"WORLD_SIZE", "RANK", "torchrun or a launcher like it", ""},
-    {"PMI_SIZE", "PMI_RANK", "a launcher of another MPI (PMI)", " of Open MPI"},
+    {"PMI_SIZE", NULL, "a launcher of another MPI (PMI)", " of Open MPI"},
+    {"MV2_COMM_WORLD_SIZE", NULL, "MVAPICH2's launcher", " of Open MPI"},
+    {"FLUX_JOB_SIZE", NULL, "flux run", " in the job"},
+    {"PALS_LOCAL_SIZE", NULL, "mpiexec or aprun of PALS", " of Open MPI"},
 };
 
 /* Whether a person's shell is a Slurm step, as salloc's and that of "srun --pty bash" are: what it
@@ -60,7 +67,7 @@ bool launch_check(int n_ranks, struct zf_error *err)
         return true;
     for (size_t i = 0; i < sizeof launchers / sizeof *launchers; i++) {
         const char *size = getenv(launchers[i].size);
-        if (!size || atoi(size) <= 1 || !getenv(launchers[i].rank))
+        if (!size || atoi(size) <= 1 || (launchers[i].rank && !getenv(launchers[i].rank)))
             continue;
         return zf_fail(err,
                        "this is one of %s processes that %s started (%s), but MPI knows of one "

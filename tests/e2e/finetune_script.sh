@@ -52,7 +52,34 @@ check "a launcher of the user's" env LAUNCHER="bash launch.sh two ranks" TASK=SS
 cp "$scratch/check.log" "$scratch/printed"
 check "a launcher of the user's: two ranks" grep -q 'SST-2: .* 2 rank(s)' "$scratch/printed"
 check "a launcher of the user's was called" grep -qx "launched two ranks" launched
-rm -rf launch.sh launched launched-sst2
+
+# srun, as Slurm has it: this one says how it was called, and starts the ranks itself.
+mkdir bin
+cat >bin/srun <<'END'
+#!/usr/bin/env bash
+echo "$@" >called
+[ "$1 $2 $3" = "--mpi=pmix --kill-on-bad-exit=1 -n" ] || exit 3
+exec mpirun --oversubscribe --bind-to none "${@:3}"
+END
+chmod +x bin/srun
+on_slurm() { # on_slurm NPROC
+    env PATH="$PWD/bin:$PATH" LAUNCHER=srun NPROC="$1" TASK=SST-2 GLUE_DIR=my-glue MODEL_DIR=my-gpt OUTPUT_DIR=slurm-sst2 \
+        bash "$root/scripts/finetune_gpt_glue.sh" --per_device_train_batch_size 4 --max_steps 1 --overwrite_output_dir
+}
+check "srun" on_slurm 2
+cp "$scratch/check.log" "$scratch/printed"
+check "srun: two ranks" grep -q 'SST-2: .* 2 rank(s)' "$scratch/printed"
+check "srun: how it was called" grep -qx -- "--mpi=pmix --kill-on-bad-exit=1 -n 2 $train --config .*/configs/zenflow.json \
+--task_name SST-2 .* --output_dir slurm-sst2 --per_device_train_batch_size 4 --max_steps 1 --overwrite_output_dir" called
+check "srun: results" test -s slurm-sst2/all_results.json
+rm called
+check "srun: one rank needs none" on_slurm 1
+check "srun: and calls none" test ! -e called
+echo 'exit 7' >bin/srun
+status=0
+on_slurm 2 >out 2>err || status=$?
+check "srun: its status is the script's" test "$status" = 7
+rm -rf launch.sh launched launched-sst2 bin slurm-sst2
 
 for missing in TASK GLUE_DIR MODEL_DIR; do
     status=0

@@ -1,6 +1,6 @@
 /* cmd/launch: processes that do not know of each other are refused, and nobody else is. The
  * variables are those of Slurm's sbatch and srun manuals, of torchrun's and DeepSpeed's launchers,
- * of Hydra and of Open MPI's mpirun. */
+ * of Hydra, MVAPICH2, Flux and PALS, and of Open MPI's mpirun. */
 #include "tests/testing.h"
 
 #include "cmd/launch.h"
@@ -20,7 +20,13 @@ static const char *const variables[] = {"SLURM_STEP_NUM_TASKS",
                                         "TORCHELASTIC_RUN_ID",
                                         "OMPI_COMM_WORLD_SIZE",
                                         "SLURM_PTY_PORT",
-                                        "PMIX_RANK"};
+                                        "PMIX_RANK",
+                                        "MV2_COMM_WORLD_SIZE",
+                                        "MV2_COMM_WORLD_RANK",
+                                        "FLUX_JOB_SIZE",
+                                        "FLUX_TASK_RANK",
+                                        "PALS_LOCAL_SIZE",
+                                        "PALS_LOCAL_RANKID"};
 
 /* Checks under these variables alone, "NAME=VALUE NAME=VALUE ...". */
 static bool check(const char *environment, int n_ranks, struct zf_error *err)
@@ -53,6 +59,17 @@ static void refuses_ranks_that_stand_alone(void **state)
                      "rank alone: start them with \"mpirun -n 8 zf-train ...\"");
     assert_false(check("PMI_SIZE=3 PMI_RANK=2", 1, &err));
     assert_says(err, "\"mpirun -n 3 zf-train ...\" of Open MPI");
+    assert_false(check("PMI_SIZE=2 PMI_RANK=0", 1, &err));
+    assert_says(err, "(PMI_SIZE), but MPI knows of one rank alone");
+    assert_false(check("PMI_SIZE=2 PMIX_RANK=0", 1, &err));
+    assert_says(err, "one of 2 processes that a launcher of another MPI (PMI) started (PMI_SIZE)");
+    assert_false(check("MV2_COMM_WORLD_SIZE=2", 1, &err));
+    assert_says(err, "one of 2 processes that MVAPICH2's launcher started (MV2_COMM_WORLD_SIZE)");
+    assert_false(check("FLUX_JOB_SIZE=2 FLUX_TASK_RANK=0", 1, &err));
+    assert_says(err, "flux run started (FLUX_JOB_SIZE), but MPI knows of one rank alone: start "
+                     "them with \"mpirun -n 2 zf-train ...\" in the job");
+    assert_false(check("PALS_LOCAL_SIZE=4", 1, &err));
+    assert_says(err, "one of 4 processes that mpiexec or aprun of PALS started (PALS_LOCAL_SIZE)");
     assert_false(check("PMI_RANK=2", 1, &err));
     assert_says(err, "PMI_RANK is 2, but MPI knows of 1 rank(s): start the ranks with");
     assert_false(check("PMIX_RANK=1", 1, &err));
@@ -103,6 +120,13 @@ static void takes_what_is_one_run(void **state)
         {"SLURM_PROCID=1 SLURM_STEP_NUM_TASKS=2 PMIX_RANK=1", 2},
         {"PMI_SIZE=2 PMI_RANK=1", 2},
         {"PMI_SIZE=1 PMI_RANK=0", 1},
+        {"PMI_RANK=0", 1},
+        {"PMIX_RANK=0", 1},
+        {"MV2_COMM_WORLD_SIZE=1 MV2_COMM_WORLD_RANK=0", 1},
+        {"FLUX_JOB_SIZE=1 FLUX_TASK_RANK=0", 1},
+        {"FLUX_JOB_SIZE=2 FLUX_TASK_RANK=1", 2},
+        {"PALS_LOCAL_SIZE=1 PALS_LOCAL_RANKID=0", 1},
+        {"PALS_LOCAL_SIZE=4 OMPI_COMM_WORLD_SIZE=4", 4},
         {"WORLD_SIZE=1 RANK=0 LOCAL_RANK=0", 1},
         {"WORLD_SIZE=4", 1},
     };
