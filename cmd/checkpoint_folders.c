@@ -10,6 +10,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/stat.h>
 #include <unistd.h>
 
 static const char PREFIX[] = "checkpoint-";
@@ -26,12 +27,12 @@ char *checkpoint_temporary_path(const char *output_dir, int step)
     return zf_format("%s/%s%s%d", output_dir, UNFINISHED, PREFIX, step);
 }
 
-/* The step of a folder named checkpoint-<step>, or -1. */
+/* The step of a folder named checkpoint-<step>, as checkpoint_path writes it, or -1. */
 static int checkpoint_step(const char *name)
 {
     const char *digits = name + sizeof PREFIX - 1;
     if (strncmp(name, PREFIX, sizeof PREFIX - 1) != 0 || !*digits ||
-        digits[strspn(digits, "0123456789")])
+        digits[strspn(digits, "0123456789")] || (digits[0] == '0' && digits[1]))
         return -1;
     errno = 0;
     long step = strtol(digits, NULL, 10);
@@ -70,6 +71,33 @@ static bool list_steps(const char *output_dir, bool finished, struct steps *step
     file_names_free(&names);
     qsort(steps->list, (size_t)steps->n, sizeof *steps->list, compare_steps);
     return true;
+}
+
+bool checkpoint_check_name(const char *output_dir, int step, struct zf_error *err)
+{
+    struct stat info;
+    char *path = checkpoint_path(output_dir, step);
+    bool ok = lstat(path, &info) != 0 || file_is_directory(path) ||
+              zf_fail(err,
+                      "%s: it is no folder, but the checkpoint of step %d would have this name: "
+                      "move it away, or choose another output_dir",
+                      path, step);
+    free(path);
+    return ok;
+}
+
+bool checkpoint_check_names(const char *output_dir, int after, int last, struct zf_error *err)
+{
+    struct file_names names;
+    bool ok = true;
+    if (!file_list(output_dir, &names, err))
+        return false;
+    for (int i = 0; ok && i < names.n; i++) {
+        const int step = checkpoint_step(names.list[i]);
+        ok = step <= after || step > last || checkpoint_check_name(output_dir, step, err);
+    }
+    file_names_free(&names);
+    return ok;
 }
 
 /* ---- which one ---- */
@@ -276,7 +304,7 @@ bool checkpoint_remove_oldest(const char *output_dir, int limit, int step, int b
     bool ok = true;
     if (limit < 1)
         return true;
-    if (!list_steps(output_dir, false, &steps, err))
+    if (!list_steps(output_dir, true, &steps, err))
         return false;
     for (int i = steps.n - 1; ok && i >= 0; i--)
         if (steps.list[i] <= step && steps.list[i] != best_step && ++count > others)

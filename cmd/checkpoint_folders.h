@@ -10,7 +10,12 @@
 char *checkpoint_path(const char *output_dir, int step);
 char *checkpoint_temporary_path(const char *output_dir, int step);
 
-/* Whether output_dir holds any checkpoint, whole or not. */
+/* Fails where what is no folder has the name of a checkpoint: of this step, or of any step behind
+ * `after` up to `last`. It is somebody's own, and stays. */
+bool checkpoint_check_name(const char *output_dir, int step, struct zf_error *err);
+bool checkpoint_check_names(const char *output_dir, int after, int last, struct zf_error *err);
+
+/* Whether output_dir holds any finished checkpoint, damaged or not. */
 bool checkpoint_is_any(const char *output_dir, bool *any, struct zf_error *err);
 
 /* The newest checkpoint in output_dir that is as it was written, as a new string; NULL: there is
@@ -30,8 +35,8 @@ bool checkpoint_remove_after(const char *output_dir, int last, struct zf_error *
 /* Removes what dead runs have left unfinished: folders for checkpoints that are empty or were being
  * written or removed, and temporary files. For one rank. */
 bool checkpoint_clean(const char *output_dir, struct zf_error *err);
-/* Keeps `limit` of the checkpoints up to this step (below 1: all), the newest and the best
- * (best_step 0: none) among them. For one rank. */
+/* Keeps `limit` of the finished checkpoints up to this step (below 1: all), the newest and the best
+ * (best_step 0: none) among them. Others neither count nor go. For one rank. */
 bool checkpoint_remove_oldest(const char *output_dir, int limit, int step, int best_step,
                               struct zf_error *err);
 

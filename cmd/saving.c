@@ -38,7 +38,8 @@ static bool publish(struct saving *s, struct zf_error *err)
     struct zf_error ignored;
     if (!s->manifest) /* this is rank 0's */
         return true;
-    if (manifest_write(s->manifest, s->temporary, err))
+    if (checkpoint_check_name(s->run->config->output_dir, s->step, err) &&
+        manifest_write(s->manifest, s->temporary, err))
         return file_publish_directory(s->temporary, s->directory, err) &&
                (!file_exists(s->temporary) || file_remove_directory(s->temporary, err));
     file_remove_directory(s->temporary, &ignored);

@@ -1,6 +1,8 @@
 #include "cmd/summary.h"
 
 #include "cmd/live.h"
+#include "cmd/manifest.h"
+#include "data/alloc.h"
 #include "data/chat.h"
 #include "data/file.h"
 #include "data/show.h"
@@ -36,12 +38,23 @@ static void print_word(const char *text)
     free(word);
 }
 
+/* A checkpoint is one that is finished. */
+static bool is_of_kind(const char *folder, size_t kind, const char *name)
+{
+    const bool checkpoint = strncmp(kinds[kind].pattern, "checkpoint-", 11) == 0;
+    char *path = zf_format("%s/%s", folder, name);
+    bool is =
+        fnmatch(kinds[kind].pattern, name, 0) == 0 && (!checkpoint || manifest_is_there(path));
+    free(path);
+    return is;
+}
+
 /* The first of them by name, and how many more there are. */
-static void print_kind(size_t kind, const struct file_names *names)
+static void print_kind(const char *folder, size_t kind, const struct file_names *names)
 {
     int n = 0, first = 0;
     for (int i = names->n - 1; i >= 0; i--)
-        if (fnmatch(kinds[kind].pattern, names->list[i], 0) == 0) {
+        if (is_of_kind(folder, kind, names->list[i])) {
             first = i;
             n++;
         }
@@ -70,7 +83,7 @@ static void print_files(const char *folder)
     if (file_list(folder, &names, &ignored)) {
         print_heading("In ", folder);
         for (size_t kind = 0; kind < sizeof kinds / sizeof *kinds; kind++)
-            print_kind(kind, &names);
+            print_kind(folder, kind, &names);
     }
     file_names_free(&names);
 }

@@ -506,6 +506,15 @@ static bool close_reports(struct trainer *t, bool ok, const json_t *results, str
     return comm_all_ok(t->run->comm, told, err);
 }
 
+/* Any step may be saved: the run may be stopped after it. */
+static bool check_names(const struct trainer *t, struct zf_error *err)
+{
+    const struct config *c = t->run->config;
+    bool ok = comm_rank(t->run->comm) != 0 ||
+              checkpoint_check_names(c->output_dir, t->state.step, c->total_steps, err);
+    return comm_all_ok(t->run->comm, ok, err);
+}
+
 /* Now that nothing is left to fail, what dead runs have left unfinished goes; and, with
  * overwrite_output_dir, what other runs have left. */
 static bool start_clean(struct trainer *t, int kept, struct zf_error *err)
@@ -724,7 +733,8 @@ bool train(struct run *run, json_t *results, struct zf_error *err)
     bool ok = resume(&t, &kept, err);
     stop_after(run->config->max_seconds);
     stop_defer();
-    ok = ok && open_reports(&t, err) && start_clean(&t, kept, err) && write_config(run, err);
+    ok = ok && check_names(&t, err) && open_reports(&t, err) && start_clean(&t, kept, err) &&
+         write_config(run, err);
     t.first_step = t.state.step;
     t.start = clock_seconds();
     while (ok && !run->stopped && !is_over(&t))
