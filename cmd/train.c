@@ -6,6 +6,7 @@
 #include "cmd/evaluate.h"
 #include "cmd/live.h"
 #include "cmd/lr_schedule.h"
+#include "cmd/manifest.h"
 #include "cmd/model_card.h"
 #include "cmd/progress.h"
 #include "cmd/report/listeners.h"
@@ -45,7 +46,7 @@ struct trainer {
     int saved_step;              /* the last one whose checkpoint output_dir has, -1: none yet */
     int unproved;         /* the step of a checkpoint whose model has not done a step yet, or 0; */
     int unproved_best;    /* and its best_step */
-    struct zf_error late; /* at the end a checkpoint could not be written, or "" */
+    struct zf_error late; /* at the end a checkpoint could not be written, or read, or "" */
     double bytes_norms, bytes_gradients; /* that ranks have summed */
     int first_step;                      /* where this run began, not the one that it resumes, */
     double start;                        /* and when */
@@ -411,6 +412,18 @@ static bool leave(struct trainer *t, struct zf_error *err)
     return true;
 }
 
+/* Whether the best model's checkpoint is there, and as it was written. Collective. */
+static bool check_best(const struct trainer *t, struct zf_error *err)
+{
+    const struct train_state *s = &t->state;
+    char *best = checkpoint_path(s->best_home, s->best_step);
+    const bool there = comm_max(t->run->comm, !file_is_directory(best)) == 0;
+    const bool ok =
+        there ? manifest_check(t->run->comm, best, err) : zf_fail(err, "%s is not there", best);
+    free(best);
+    return ok;
+}
+
 /* As run_glue.py: an output_dir that holds checkpoints is gone on with, unless it may be
  * overwritten. "latest" where there is none is no fault, so that a job says the same on its first
  * start and on its tenth. The folder to resume from, which has been checked, as a new string; NULL:
@@ -433,20 +446,23 @@ static bool find_checkpoint(struct run *run, char **from, struct zf_error *err)
     return true;
 }
 
-/* The best model so far must be there. */
-static bool find_best(struct trainer *t, const char *from, struct zf_error *err)
+/* The best model so far must be there, and whole: at the end it would be too late to say so. Who
+ * can do without it leaves load_best_model_at_end out. `from` itself has been checked. Collective.
+ */
+static bool find_best(const struct trainer *t, const char *from, struct zf_error *err)
 {
     const struct train_state *s = &t->state;
+    struct zf_error why;
     if (!t->run->config->load_best_model_at_end || s->best_step == 0)
         return true;
     char *best = checkpoint_path(s->best_home, s->best_step);
-    bool ok = file_is_directory(best) ||
-              zf_fail(err,
-                      "%s: the best model so far is that of step %d, but %s is not there for "
-                      "load_best_model_at_end",
-                      from, s->best_step, best);
+    const bool checked = comm_max(t->run->comm, !file_is_same(best, from)) == 0;
     free(best);
-    return ok;
+    return checked || check_best(t, &why) ||
+           zf_fail(err,
+                   "%s: the best model so far is that of step %d, for load_best_model_at_end, but "
+                   "%.800s",
+                   from, s->best_step, why.text);
 }
 
 /* *kept: output_dir's checkpoints up to this step are this run's past; -1: none is. */
@@ -460,7 +476,7 @@ static bool resume(struct trainer *t, int *kept, struct zf_error *err)
     if (ok && from) {
         log_info("resuming from %s%s", from,
                  c->resume_from_checkpoint ? "" : " (--overwrite_output_dir starts anew)");
-        ok = checkpoint_load(t->run, from, &t->state, err) && find_best(t, from, err);
+        ok = checkpoint_load(t->run, from, &t->state, err);
         if (ok && t->state.step >= c->total_steps)
             log_info("nothing is left to train: the checkpoint is of step %s, and the run has %s",
                      figure_count(t->state.step).text, figure_count(c->total_steps).text);
@@ -468,7 +484,8 @@ static bool resume(struct trainer *t, int *kept, struct zf_error *err)
         t->saved_step = *kept;
         t->unproved = *kept > 0 ? *kept : 0;
         t->unproved_best = t->state.best_step;
-        ok = comm_all_ok(t->run->comm, ok, err) && agree_on_weights(t->run, from, err);
+        ok = comm_all_ok(t->run->comm, ok, err) && find_best(t, from, err) &&
+             agree_on_weights(t->run, from, err);
     }
     free(from);
     return ok;
@@ -527,6 +544,18 @@ static bool start_clean(struct trainer *t, int kept, struct zf_error *err)
     return comm_all_ok(t->run->comm, ok, err);
 }
 
+/* The best model's checkpoint has been damaged or removed meanwhile: training is not lost for it.
+ * The run leaves the last step's model, and ends with this sentence. Collective. */
+static bool best_is_lost(struct trainer *t)
+{
+    struct zf_error why;
+    if (check_best(t, &why))
+        return false;
+    if (!*t->late.text)
+        zf_fail(&t->late, "it is the last step's, since of the best one %.800s", why.text);
+    return true;
+}
+
 /* Makes the model what the run leaves: the best one's checkpoint, to the bit, or the last step's
  * with all windows closed. */
 static bool settle_on_model(struct trainer *t, bool best, struct zf_error *err)
@@ -542,7 +571,7 @@ static bool settle_on_model(struct trainer *t, bool best, struct zf_error *err)
     log_info("loading the best model, of step %d: %s %g", t->state.best_step,
              t->run->config->metric_for_best_model, t->state.best_metric);
     live_stage("loading the best model", 0);
-    bool ok = checkpoint_check(t->run, path, err) && checkpoint_load(t->run, path, &ignored, err);
+    bool ok = checkpoint_load(t->run, path, &ignored, err);
     live_stage_end();
     trainer_state_free(&ignored);
     free(path);
@@ -631,7 +660,8 @@ static bool conclude(struct trainer *t, json_t *results, struct zf_error *err)
         follow_saving(t, true, &t->late);
     const bool lost = *t->late.text && s->best_step >= t->begun_step &&
                       s->best_step > t->saved_step; /* it has no checkpoint */
-    bool best = t->run->config->load_best_model_at_end && s->best_step > 0 && !lost;
+    bool best =
+        t->run->config->load_best_model_at_end && s->best_step > 0 && !lost && !best_is_lost(t);
     if (stops_early(t))
         tell_of_early_stop(t);
     tell_of_choosing(t);

@@ -81,4 +81,36 @@ check "it stays" grep -qx mine "$out/checkpoint-300"
 check "what was saved stays" test -s "$out/checkpoint-2/manifest.json"
 check "nothing half-written is left" test -z "$(find "$out" -name 'tmp-*')"
 
+# The best model is damaged. It is said before the first step; what comes later costs no training.
+best=(--load_best_model_at_end --greater_is_better --eval_strategy steps --scheduler.type none
+    --lr_scheduler_type constant --learning_rate 1e-5)
+out=$scratch/best
+check "a run whose best step is not its last" "${zenflow[@]}" "${best[@]}" "${each_two[@]}" --eval_steps 2 --max_steps 6 \
+    --output_dir "$out"
+rm "$out/model.safetensors"
+on=("${zenflow[@]}" "${best[@]}" "${each_two[@]}" --eval_steps 2 --max_steps 12 --resume_from_checkpoint latest --output_dir "$out")
+spoil "$out/checkpoint-2/model.safetensors"
+cp "$out/trainer_log.jsonl" "$scratch/log"
+fails "the best is damaged" "best model so far is that of step 2, for load_best_model_at_end, but .*checkpoint-2/model.safetensors: it is damaged" "${on[@]}"
+check "nothing has begun" cmp "$scratch/log" "$out/trainer_log.jsonl"
+mv "$out/checkpoint-2" "$scratch/aside"
+fails "the best is not there" "best model so far is that of step 2, .*but .*checkpoint-2 is not there" "${on[@]}"
+check "without it the run goes on" "${zenflow[@]}" "${each_two[@]}" --max_steps 12 --resume_from_checkpoint latest --output_dir "$out"
+lost() { # lost WHAT WORDS COMMAND...: which does something to the best checkpoint while the run goes on
+    rm -rf "$out"
+    fails "$1" "the model is written, but it is the last step's, since of the best one .*checkpoint-200$2" bash -c '
+        out=$0 command=$1
+        shift
+        "$@" & job=$!
+        while ! grep -q "\"step\": 250," "$out/trainer_log.jsonl" 2>/dev/null && kill -0 $job; do sleep 0.01; done
+        eval "$command"
+        wait $job' "$out" "$3" "${zenflow[@]}" "${best[@]}" --greater_is_better false --max_steps 400 --save_strategy steps --save_steps 200 --eval_steps 200 \
+        --output_dir "$out"
+    check "$1: the last model is there" test -s "$out/model.safetensors"
+    check "$1: so is its checkpoint" test -s "$out/checkpoint-400/manifest.json"
+    check "$1: the log says of which it is" grep -q '"step": 400, .*"model": "final"' "$out/trainer_log.jsonl"
+}
+lost "the best is damaged on the way" "/vocab.json: it is damaged" 'echo >>"$out/checkpoint-200/vocab.json"'
+lost "the best is removed on the way" " is not there" 'rm -r "$out/checkpoint-200"'
+
 finish
