@@ -52,7 +52,9 @@ static json_t *identity_of(const struct run *run)
     return o;
 }
 
-/* What a run may change on its way, if it is meant to. */
+/* What a run may change on its way, if it is meant to: all that its numbers depend on, but for what
+ * the identity has, and what the optimizer's files refuse to be loaded with. The test e2e_kept knows
+ * of every key of the configuration which of these it is, or why none. */
 static json_t *configuration_of(const struct run *run)
 {
     const struct config *c = run->config;
@@ -72,9 +74,27 @@ static json_t *configuration_of(const struct run *run)
         {"attn_pdrop", (double)run->model_config.attn_pdrop},
         {"resid_pdrop", (double)run->model_config.resid_pdrop},
     };
-    static const char *const others[] = {"lr_scheduler_type", "scheduler.type",
-                                         "zero_optimization.zenflow.deferred_lr_scale"};
+    static const char *const others[] = {
+        "per_device_train_batch_size", /* the order of sums */
+        "gradient_accumulation_steps",
+        "optimizer.params.adam_w_mode",
+        "lr_scheduler_type",
+        "scheduler.type",
+        "scheduler.params.warmup_type",
+        "scheduler.params.warmup_num_steps",
+        "scheduler.params.total_num_steps",
+        "scheduler.params.warmup_min_lr",
+        "scheduler.params.warmup_max_lr",
+        "scheduler.params.warmup_min_ratio",
+        "scheduler.params.cos_min_ratio",
+        "zero_optimization.zenflow.select_strategy",
+        "zero_optimization.zenflow.select_interval",
+        "zero_optimization.zenflow.update_interval",
+        "zero_optimization.zenflow.auto_ratio",
+        "zero_optimization.zenflow.deferred_lr_scale",
+    };
     json_t *o = json_object();
+    json_object_set_new(o, "device", json_string(run->device->name));
     for (size_t i = 0; i < sizeof numbers / sizeof *numbers; i++)
         json_object_set_new(o, numbers[i].key, json_real(numbers[i].value));
     for (size_t i = 0; i < sizeof others / sizeof *others; i++) {
@@ -322,7 +342,7 @@ static void tell_differences(const struct run *run, const struct json_file *f)
     json_object_foreach(ours, key, value)
     {
         json_t *other = json_object_get(theirs, key);
-        if (json_equal(value, other))
+        if (!other || json_equal(value, other)) /* an older program's may not have it */
             continue;
         char *a = plainly(other), *b = plainly(value);
         log_warn("%s was %.100s where the checkpoint was made, and is %s from here on", key, a, b);

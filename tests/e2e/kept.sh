@@ -113,4 +113,62 @@ lost() { # lost WHAT WORDS COMMAND...: which does something to the best checkpoi
 lost "the best is damaged on the way" "/vocab.json: it is damaged" 'echo >>"$out/checkpoint-200/vocab.json"'
 lost "the best is removed on the way" " is not there" 'rm -r "$out/checkpoint-200"'
 
+# What is configured otherwise than where the checkpoint was made, and changes the run's numbers, is told.
+told() { # told KEY WAS IS OPTION...
+    rm -rf "$scratch/on"
+    run "another $1" "${zenflow[@]}" --max_steps 8 --resume_from_checkpoint "$base/checkpoint-4" --output_dir "$scratch/on" "${@:4}"
+    said "it is told" "warning: $1 was $2 where the checkpoint was made, and is $3 from here on"
+}
+zenflow+=(--optimizer.type Adam)
+told optimizer.params.adam_w_mode true false --optimizer.params.adam_w_mode false
+told scheduler.params.warmup_min_lr 0 0.0001 --scheduler.params.warmup_min_lr 1e-4
+told scheduler.params.warmup_num_steps 1 3 --warmup_steps 3 --warmup_ratio 0
+told scheduler.params.warmup_type linear log --scheduler.params.warmup_type log
+told gradient_accumulation_steps 1 2 --per_device_train_batch_size 8 --gradient_accumulation_steps 2
+told per_device_train_batch_size 16 8 --per_device_train_batch_size 8 --gradient_accumulation_steps 2
+told zero_optimization.zenflow.select_strategy auto step --zero_optimization.zenflow.select_strategy step \
+    --zero_optimization.zenflow.select_interval 8
+run "nothing else" "${zenflow[@]}" --max_steps 6 --resume_from_checkpoint "$base/checkpoint-4" --output_dir "$scratch/on"
+check "and nothing is told" not grep -q 'from here on' "$scratch/printed"
+"$train" --help | sed -n 's/^ *--\([a-z][^ ]*\).*/\1/p' | grep -vxE 'config|print_config|help|version' >"$scratch/keys"
+check "every key of the configuration is decided on" python3 - "$base/checkpoint-4/manifest.json" "$scratch/keys" <<'END'
+import json, sys
+manifest, keys = json.load(open(sys.argv[1])), open(sys.argv[2]).read().split()
+lists = {
+    "refused": [*manifest["identity"]],
+    "told": [*manifest["configuration"]],
+    "refused by the optimizer's files": """
+        zero_optimization.zenflow.enabled zero_optimization.offload_optimizer.device zero_optimization.zenflow.topk_ratio
+        zero_optimization.zenflow.overlap_step zero_optimization.zenflow.stagger zero_optimization.zenflow.apply_lag
+        zero_optimization.zenflow.full_warm_up_rounds zero_optimization.zenflow.deferred_update bf16""".split(),
+    "the model's, which the checkpoint has": """
+        model_name_or_path config_name ignore_mismatched_sizes""".split(),
+    "shown by the digest of the training data": """
+        tokenizer_name data_dir train_file validation_split_percentage text_column text_pair_column label_column
+        do_regression max_seq_length max_train_samples""".split(),
+    "told as max_steps, warmup_steps, device or by adam_w_mode": """
+        num_train_epochs warmup_ratio use_cpu optimizer.type""".split(),
+    "of evaluation and prediction": """
+        validation_file test_file max_eval_samples max_predict_samples per_device_eval_batch_size""".split(),
+    "what is done, when, and for how long": """
+        do_train do_eval do_predict output_dir overwrite_output_dir resume_from_checkpoint max_runtime ddp_timeout plan
+        plan_ranks eval_strategy eval_steps eval_delay save_strategy save_steps save_total_limit load_best_model_at_end
+        metric_for_best_model greater_is_better early_stopping_patience early_stopping_threshold""".split(),
+    "reports": """
+        logging_steps logging_strategy logging_first_step disable_tqdm trace html_report report_to logging_dir
+        tensorboard.enabled tensorboard.output_path tensorboard.job_name csv_monitor.enabled csv_monitor.output_path
+        csv_monitor.job_name""".split(),
+    "where things live and how many compute: the same bits": """
+        num_threads gradient_checkpointing zero_optimization.stage zero_optimization.offload_optimizer.zero_copy
+        zero_optimization.offload_param.device zero_optimization.stage3_prefetch_bucket_size
+        zero_optimization.offload_param.buffer_count zero_optimization.zenflow.offload
+        zero_optimization.zenflow.pt_reserved_cores_perc zero_optimization.zenflow.accumulate""".split(),
+}
+decided = sorted(key for names in lists.values() for key in names)
+assert len(keys) > 100
+assert not set(keys) - set(decided), ("nobody says what becomes of these in a run that goes on", set(keys) - set(decided))
+assert len(set(decided)) == len(decided), [key for key in decided if decided.count(key) > 1]
+assert not set(decided) - set(keys) - {"train_samples", "train_data"}, set(decided) - set(keys)
+END
+
 finish
