@@ -53,8 +53,8 @@ static json_t *identity_of(const struct run *run)
 }
 
 /* What a run may change on its way, if it is meant to: all that its numbers depend on, but for what
- * the identity has, and what the optimizer's files refuse to be loaded with. The test e2e_kept knows
- * of every key of the configuration which of these it is, or why none. */
+ * the identity has, and what the optimizer's files refuse to be loaded with. The test e2e_kept
+ * knows of every key of the configuration which of these it is, or why none. */
 static json_t *configuration_of(const struct run *run)
 {
     const struct config *c = run->config;

@@ -37,7 +37,8 @@ struct trainer {
     int epoch;                   /* that `order` belongs to, -1: none yet */
     struct telemetry telemetry;  /* since the last log entry */
     bool offloads;               /* some state lives on the host */
-    bool skipping;               /* the last step was skipped */
+    bool diverging;              /* the last step was skipped, or its loss */
+    double most_loss;            /* was above this */
     bool is_best;                /* its evaluation is better than that of any checkpoint */
     struct saving *saving;       /* the checkpoint that is on its way to the disk, or NULL; */
     bool removing;               /* or older ones that are on theirs from it */
@@ -155,11 +156,11 @@ static bool ends_with_best(const struct trainer *t)
            t->state.step == c->total_steps;
 }
 
-/* Whether this step's model is saved. While steps are skipped there is none to go on from. */
+/* Whether this step's model is saved. While training diverges there is none to go on from. */
 static bool saves(const struct trainer *t)
 {
     const struct config *c = t->run->config;
-    if (t->skipping)
+    if (t->diverging)
         return false;
     return c->save_strategy == STRATEGY_BEST
                ? t->is_best
@@ -246,6 +247,29 @@ static bool evaluation_is_due(const struct trainer *t)
     return t->run->n_dev && due && delayed >= c->eval_delay && (step < c->total_steps || seeks);
 }
 
+/* Above it a loss is no honest model's, however small its batches and however hard its data are: a
+ * cross-entropy of 100 says that what is right had odds of one to e^100, in the mean of a step,
+ * where whoever guesses among 100,000 tokens has 12; and a mean square 100 times that of the
+ * greatest score is one of answers nine times as great. */
+static double most_loss(const struct run *run)
+{
+    double greatest = 1;
+    for (int i = 0; run->task->n_labels == 1 && i < run->train.n_sequences; i++)
+        greatest = fmax(greatest, (double)run->train.label[i] * run->train.label[i]);
+    return 100 * greatest;
+}
+
+/* While it lasts nothing is saved that could pass for a good model, and nothing older goes. */
+static void note_divergence(struct trainer *t, const struct step_result *done)
+{
+    const bool before = t->diverging, beyond = done->loss > t->most_loss;
+    t->diverging = done->report.skipped || beyond;
+    if (beyond && !done->report.skipped && !before)
+        log_warn("step %d: the loss is %g: training diverges" ADVICE
+                 "; while it is above %g no checkpoint is made, and none is removed",
+                 t->state.step, done->loss, t->most_loss);
+}
+
 /* A step that counts has a loss; and the last step's is that of the model, if it was skipped. */
 static bool check_loss(const struct trainer *t, const struct step_result *done,
                        struct zf_error *err)
@@ -255,8 +279,8 @@ static bool check_loss(const struct trainer *t, const struct step_result *done,
            zf_fail(err, "step %d: the loss is not finite, so training has diverged" ADVICE, step);
 }
 
-/* Older checkpoints go once the newest is on the disk and its model has done a step that was not
- * skipped, or is what the run leaves: a run that diverges keeps those from before. */
+/* Older checkpoints go once the newest is on the disk and its model has done a step without
+ * diverging, or is what the run leaves: a run that diverges keeps those from before. */
 static void drop_oldest(struct trainer *t, int last)
 {
     if (t->saving || t->unproved == 0 || t->unproved > last)
@@ -314,7 +338,7 @@ static bool await_saving(struct trainer *t, struct zf_error *err)
                  t->begun_step);
     if (!follow_saving(t, true, err))
         return false;
-    if (!t->skipping)
+    if (!t->diverging)
         drop_oldest(t, t->state.step - 1);
     return follow_saving(t, true, err);
 }
@@ -372,7 +396,7 @@ static bool train_step(struct trainer *t, struct zf_error *err)
     s->step++;
     s->tokens += done.tokens;
     t->is_best = false;
-    t->skipping = done.report.skipped;
+    note_divergence(t, &done);
     if (done.report.skipped) {
         s->skipped_steps++;
         log_warn("step %d: the gradient is not finite; the step is skipped", s->step);
@@ -383,7 +407,7 @@ static bool train_step(struct trainer *t, struct zf_error *err)
     }
     if (!check_loss(t, &done, err))
         return false;
-    if (!t->skipping)
+    if (!t->diverging)
         drop_oldest(t, s->step - 1);
     tell_step(t, &done, lr);
     log_step(t, lr, &done.report);
@@ -694,7 +718,8 @@ static bool conclude(struct trainer *t, json_t *results, struct zf_error *err)
         return zf_fail(err, "the model is written, but %.900s", t->late.text);
     if (!write_reports(t, results, err))
         return false;
-    drop_oldest(t, s->step);
+    if (!t->diverging)
+        drop_oldest(t, s->step);
     return follow_saving(t, true, err);
 }
 
@@ -755,6 +780,7 @@ bool train(struct run *run, json_t *results, struct zf_error *err)
         .stepper = stepper_of(run),
         .epoch = -1,
         .saved_step = -1,
+        .most_loss = most_loss(run),
         .offloads = engine_memory(run->engine).host_elements > 0,
     };
     struct zf_error ignored;

@@ -113,6 +113,41 @@ lost() { # lost WHAT WORDS COMMAND...: which does something to the best checkpoi
 lost "the best is damaged on the way" "/vocab.json: it is damaged" 'echo >>"$out/checkpoint-200/vocab.json"'
 lost "the best is removed on the way" " is not there" 'rm -r "$out/checkpoint-200"'
 
+# Training diverges with finite numbers. What was saved before stays, and what comes later is no checkpoint.
+begin
+rm -r "$out"/checkpoint-6
+constant=(--scheduler.type none --lr_scheduler_type constant)
+run "parameters explode" "${zenflow[@]}" "${constant[@]}" --max_steps 8 --save_strategy steps --save_steps 1 --save_total_limit 1 \
+    --learning_rate 100 --resume_from_checkpoint latest --output_dir "$out"
+said "it is said once" 'warning: step 6: the loss is [0-9.e+]*: training diverges .* above 100 no checkpoint is made'
+check "not twice" test "$(grep -c 'training diverges' "$scratch/printed")" = 1
+check "steps are not skipped" grep -q '"skipped_steps": 0' "$out/all_results.json"
+check "the good one stays, and those after it are none" test "$(checkpoints "$out")" = "checkpoint-4 checkpoint-5"
+run "from what had exploded already" "${zenflow[@]}" "${constant[@]}" --max_steps 8 --save_strategy steps --save_steps 1 \
+    --save_total_limit 1 --resume_from_checkpoint "$out/checkpoint-5" --overwrite_output_dir --output_dir "$out"
+check "nothing goes for it" test "$(checkpoints "$out")" = "checkpoint-4 checkpoint-5"
+run "a run that goes on from the good one" "${zenflow[@]}" "${constant[@]}" --max_steps 8 --save_strategy steps --save_steps 1 \
+    --save_total_limit 1 --resume_from_checkpoint "$out/checkpoint-4" --output_dir "$out"
+check "leaves one" test "$(checkpoints "$out")" = checkpoint-8
+
+# Scores may be great, and so may be their squares.
+python3 - "$scratch/scores.csv" <<'END'
+import sys
+with open(sys.argv[1], "w") as file:
+    print("sentence,label", *(f"a text of {i} words,{i * 10.5}" for i in range(64)), sep="\n", file=file)
+END
+scores=("$train" --config configs/adamw.json --config_name gpt --tokenizer_name data/sample/tokenizer --train_file "$scratch/scores.csv"
+    --max_seq_length 32 --train_batch_size 16 --per_device_train_batch_size 16 --logging_steps 1 "${constant[@]}" --max_steps 4
+    --save_strategy steps --save_steps 1 --save_total_limit 1 --overwrite_output_dir --output_dir "$scratch/scores")
+run "great scores" "${scores[@]}"
+check "their loss is above 100" python3 - "$scratch/scores/trainer_log.jsonl" <<'END'
+import json, sys
+assert all(e["loss"] > 10000 for e in map(json.loads, open(sys.argv[1])) if "loss" in e)
+END
+check "but training does not diverge" test "$(checkpoints "$scratch/scores")" = checkpoint-4
+run "answers beyond all scores" "${scores[@]}" --learning_rate 100
+said "it does there" 'training diverges'
+
 # What is configured otherwise than where the checkpoint was made, and changes the run's numbers, is told.
 told() { # told KEY WAS IS OPTION...
     rm -rf "$scratch/on"
