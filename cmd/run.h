@@ -60,7 +60,7 @@ struct run {
     int *eval_order;          /* 0, 1, ...: evaluation visits examples in file order */
     struct checksum weights;  /* of those that were loaded (agree.h) */
     struct folder_lock *lock; /* of output_dir: rank 0, else NULL */
-    bool stoppable;           /* evaluation heeds stop_asked */
+    bool stoppable;           /* evaluation and prediction heed stop_asked */
     bool stopped;             /* the run has ended before its end (stop.h) */
 };
 

@@ -223,11 +223,15 @@ static void log_evaluation(struct trainer *t, int step, const char *model, json_
     write_entry(t, entry);
 }
 
+/* Where the run is stopped in it, it counts for nothing, and is the first that comes when the run
+ * goes on. */
 static bool evaluate_on_the_way(struct trainer *t, struct zf_error *err)
 {
     json_t *evaluation = json_object();
+    t->run->stoppable = true;
     bool ok = evaluate(t, t->state.step, evaluation, err);
-    if (ok) {
+    t->state.unevaluated = t->run->stopped;
+    if (ok && !t->run->stopped) {
         log_evaluation(t, t->state.step, NULL, evaluation);
         note_evaluation(t, evaluation);
     }
@@ -413,8 +417,18 @@ static bool train_step(struct trainer *t, struct zf_error *err)
     log_step(t, lr, &done.report);
     if (evaluation_is_due(t) && !evaluate_on_the_way(t, err))
         return false;
-    t->run->stopped = done.stop;
+    t->run->stopped |= done.stop;
     return save_if_due(t, err);
+}
+
+/* What the run was stopped in: the last step's evaluation, and what it decides. */
+static bool catch_up(struct trainer *t, struct zf_error *err)
+{
+    if (!t->state.unevaluated)
+        return true;
+    t->state.unevaluated = false;
+    return !evaluation_is_due(t) ||
+           (evaluate_on_the_way(t, err) && (t->run->stopped || save_if_due(t, err)));
 }
 
 /* The run was asked to stop: what it has done is saved, even where its last step was skipped, and
@@ -793,6 +807,7 @@ bool train(struct run *run, json_t *results, struct zf_error *err)
          write_config(run, err);
     t.first_step = t.state.step;
     t.start = clock_seconds();
+    ok = ok && catch_up(&t, err);
     while (ok && !run->stopped && !is_over(&t))
         ok = train_step(&t, err);
     ok = ok && (run->stopped || conclude(&t, results, err));

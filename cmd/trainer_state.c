@@ -123,6 +123,8 @@ static json_t *own_json(const struct config *c, const struct train_state *s)
         json_object_set_new(o, "watched_best", json_real(s->watch.best));
         json_object_set_new(o, "watched_evaluations_since", json_integer(s->watch.waited));
     }
+    if (s->unevaluated)
+        json_object_set_new(o, "unevaluated", json_true());
     return json_pack("{s: {}, s: o}", "args", "attributes", o);
 }
 
@@ -301,6 +303,7 @@ bool trainer_state_read(const struct run *run, struct train_state *s, const char
              get_steps(&f, OURS "skipped_steps", s->step, &s->skipped_steps, err) &&
              get_double(&f, OURS "loss_sum", &s->loss_sum, err) &&
              get_double(&f, OURS "total_loss_sum", &s->total_loss_sum, err) &&
+             json_get_bool(&f, OURS "unevaluated", &s->unevaluated, err) &&
              read_tokens(s, &f, err) && read_watch(run, s, &f, err) &&
              read_best(s, &f, directory, err) && read_history(s, &f, err);
         json_free(&f);

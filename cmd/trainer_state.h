@@ -22,8 +22,9 @@ struct train_state {
     struct watch watch;    /* of all evaluations */
     int best_step;         /* of the best evaluation that has a checkpoint, 0: none yet */
     double best_metric;
-    char *best_home; /* the folder that has the best one's checkpoint; NULL: none yet */
-    json_t *history; /* log_history; NULL: nothing yet */
+    bool unevaluated; /* the run was stopped in this step's evaluation, which is still to come */
+    char *best_home;  /* the folder that has the best one's checkpoint; NULL: none yet */
+    json_t *history;  /* log_history; NULL: nothing yet */
 };
 
 void trainer_state_free(struct train_state *s);

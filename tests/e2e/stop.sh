@@ -145,6 +145,35 @@ check "nobody reads: status 75" test "$status" = 75
 check "nobody reads: it is saved" test -n "$(ls "$scratch"/out/checkpoint-*/manifest.json)"
 exec 9>&-
 
+# In an evaluation on the way: it ends, the step is saved, and the evaluation comes again when the run goes on. It
+# takes a second or two from the step's line on, so that the signal comes in time.
+long=("${zenflow[@]}" --max_steps 9 --max_eval_samples 800 --max_seq_length 128 --per_device_eval_batch_size 1
+    --eval_strategy steps --eval_steps 3)
+in_an_evaluation() { # in_an_evaluation WHAT RANKS OPTION...
+    local what="in an evaluation on the way$1" n=$2
+    shift 2
+    whole_run "$n" "${long[@]}" "$@"
+    rm -rf "$scratch/out"
+    launch "$n" "$scratch/out" "${long[@]}" "$@"
+    await_step "$scratch/out" 6
+    end_of TERM "$(pid_of rank)"
+    check "$what: status 75" test "$status" = 75
+    check "$what: the step is saved" grep -q '"unevaluated": true' "$scratch/out/checkpoint-6/trainer_state.json"
+    check "$what: no other step is done" not has_step "$scratch/out" 7
+    check "$what: that evaluation has no results" test "$(grep -c eval_loss "$scratch/out/trainer_log.jsonl")" = 1
+    launch "$n" "$scratch/out" "${long[@]}" "$@"
+    check "$what: goes on to its end" wait "$job"
+    job=""
+    check "$what: ends as if it had never stopped" same "$whole" "$scratch/out"
+    check "$what: with each evaluation once" test "$(grep -c eval_loss "$scratch/out/trainer_log.jsonl")" = \
+        "$(grep -c eval_loss "$whole/trainer_log.jsonl")"
+}
+in_an_evaluation "" 1
+in_an_evaluation ", which finds the best" 1 --save_strategy steps --save_steps 3 --load_best_model_at_end --greater_is_better
+check "its checkpoint is as if it had never stopped" cmp <(sed "s|$whole||" "$whole/checkpoint-6/trainer_state.json") \
+    <(sed "s|$scratch/out||" "$scratch/out/checkpoint-6/trainer_state.json")
+in_an_evaluation " of two ranks" 2
+
 # What depends on when a signal comes, or on how mpirun ends its job, is tried in the long ring.
 by_the_clock()
 {
