@@ -276,7 +276,8 @@ bool predict_split(struct run *run, const struct eval_split *split, struct zf_er
     struct outcome o;
     if (!run_split(run, split, "predict", &o, err))
         return false;
-    bool ok = comm_rank(run->comm) != 0 || write_predictions(run, split, o.predictions, err);
+    bool ok = run->stopped || comm_rank(run->comm) != 0 ||
+              write_predictions(run, split, o.predictions, err);
     free_outcome(&o);
     return comm_all_ok(run->comm, ok, err);
 }

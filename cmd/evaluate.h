@@ -26,7 +26,7 @@ bool predict_check_output(const struct run *run, const struct eval_split *split,
 
 /* Writes the predictions for a test split into output_dir: run_glue.py's predict_results_TASK.txt
  * with GLUE's submission file, or predict_results.txt of own examples. Fails where the model's
- * answers are not finite. Collective. */
+ * answers are not finite. Stopped as evaluate_split is, it writes nothing. Collective. */
 bool predict_split(struct run *run, const struct eval_split *split, struct zf_error *err);
 
 #endif

@@ -12,6 +12,7 @@
 #include "cmd/results.h"
 #include "cmd/run_data.h"
 #include "cmd/step.h"
+#include "cmd/stop.h"
 #include "cmd/summary.h"
 #include "cmd/train.h"
 #include "data/alloc.h"
@@ -503,6 +504,29 @@ static bool evaluate_only(struct run *run, json_t *results, struct zf_error *err
     return ok;
 }
 
+/* After training a run that is asked to stop ends in them, where it has a checkpoint from which the
+ * same command goes on; without one nothing could come of that command, and they come to their end.
+ */
+static bool predict_all(struct run *run, struct zf_error *err)
+{
+    const struct config *c = run->config;
+    struct zf_error ignored;
+    bool any = false, ok = true;
+    if (c->do_train && run->n_test > 0 && comm_rank(run->comm) == 0)
+        any = checkpoint_is_any(c->output_dir, &any, &ignored) && any;
+    run->stoppable = comm_max(run->comm, any) > 0;
+    for (int i = 0; ok && !run->stopped && i < run->n_test; i++)
+        ok = predict_split(run, &run->test[i], err);
+    if (!ok || !run->stopped)
+        return ok;
+    const char *reason = stop_reason(run->comm);
+    stop_finish(STOP_STATUS);
+    log_info("stopped by %s; the model and its results are written, not all predictions: "
+             "--resume_from_checkpoint latest makes them (exit status %d)",
+             reason, STOP_STATUS);
+    return true;
+}
+
 bool run_execute(struct run *run, struct zf_error *err)
 {
     const struct config *c = run->config;
@@ -516,8 +540,7 @@ bool run_execute(struct run *run, struct zf_error *err)
     ok = ok && (run->stopped ||
                 comm_all_ok(run->comm,
                             comm_rank(run->comm) != 0 || results_write(run, results, err), err));
-    for (int i = 0; ok && !run->stopped && i < run->n_test; i++)
-        ok = predict_split(run, &run->test[i], err);
+    ok = ok && (run->stopped || predict_all(run, err));
     if (ok && comm_rank(run->comm) == 0)
         summary_print(run);
     json_decref(results);

@@ -174,6 +174,37 @@ check "its checkpoint is as if it had never stopped" cmp <(sed "s|$whole||" "$wh
     <(sed "s|$scratch/out||" "$scratch/out/checkpoint-6/trainer_state.json")
 in_an_evaluation " of two ranks" 2
 
+# In predictions, of which there are many, so that the signal comes in time: the model is written, and the same command makes them.
+mkdir -p "$scratch/data/SST-2"
+cp data/sample/SST-2/{train,dev}.tsv "$scratch/data/SST-2"
+(
+    head -n 1 data/sample/SST-2/test.tsv
+    for ((i = 0; i < 10; i++)); do sed 1d data/sample/SST-2/test.tsv; done
+) | awk 'BEGIN { OFS = FS = "\t" } NR > 1 { $1 = NR - 2 } { print }' >"$scratch/data/SST-2/test.tsv"
+predicting=("${zenflow[@]}" --data_dir "$scratch/data" --max_steps 4 --do_train --do_eval --do_predict --max_predict_samples 3000
+    --max_seq_length 128 --per_device_eval_batch_size 1)
+in_predictions() { # in_predictions RANKS OPTION...
+    rm -rf "$scratch/out"
+    launch "$1" "$scratch/out" "${predicting[@]}" "${@:2}"
+    while [ ! -e "$scratch/out/all_results.json" ] && kill -0 "$job" 2>/dev/null; do sleep 0.01; done
+    end_of TERM "$(pid_of rank)"
+}
+for n in 1 2; do
+    whole_run $n "${predicting[@]}" --save_strategy steps --save_steps 4
+    in_predictions $n --save_strategy steps --save_steps 4
+    check "in predictions of $n: status 75" test "$status" = 75
+    check "in predictions of $n: it is said" grep -q "^stopped by SIGTERM; the model and its results are written" "$scratch/log"
+    check "in predictions of $n: the model is there" test -s "$scratch/out/model.safetensors"
+    check "in predictions of $n: they are not" test -z "$(find "$scratch/out" -name '*predict*' -o -name '*.tsv')"
+    launch "$n" "$scratch/out" "${predicting[@]}" --save_strategy steps --save_steps 4
+    check "in predictions of $n: the same command" wait "$job"
+    job=""
+    check "in predictions of $n: makes them" cmp "$whole/SST-2.tsv" "$scratch/out/SST-2.tsv"
+done
+in_predictions 1
+unset 'ends[-1]'
+check "in predictions without a checkpoint: they come to their end" test "$status" = 0 -a -s "$scratch/out/SST-2.tsv"
+
 # What depends on when a signal comes, or on how mpirun ends its job, is tried in the long ring.
 by_the_clock()
 {
