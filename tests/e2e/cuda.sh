@@ -135,10 +135,10 @@ if command -v mpirun >/dev/null; then
 fi
 
 # Memory.
-needs() { # needs OPTION...: the table's total in KiB
+needs() { # needs OPTION...: the total of device memory, the first table, in KiB
     "$emulated" "${by_heart[@]}" --device cuda --max_steps 1 --output_dir "$scratch/needs" \
         --overwrite_output_dir "$@" 2>&1 |
-        awk '$1 == "total" { print int($2 * ($3 == "GiB" ? 1048576 : 1024)) }'
+        awk '$1 == "total" && !seen++ { print int($2 * ($3 == "GiB" ? 1048576 : 1024)) }'
 }
 big=(--per_device_train_batch_size 32)
 kept=$(needs "${big[@]}") again=$(needs "${big[@]}" --gradient_checkpointing)
