@@ -30,7 +30,6 @@ import sys
 
 ROOT = os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
 ON_TENSOR_CORES = re.compile(r"^attention_(forward|backward_kv|backward_q)_kernel<")
-LOCAL_ACCESS = re.compile(r"\b(STL|LDL)\b")
 
 # An H200's limits, as published: device memory, dense bf16 products; a PCIe 5 x16 link each way.
 MEMORY, TENSOR, LINK = 4.8e12, 989e12, 64e9
@@ -144,7 +143,8 @@ KERNELS = {
 
 # Instructions by what they use, by how their names begin.
 KINDS = {"tensor": ("HMMA",), "fp32": ("FADD", "FMUL", "FFMA"), "MUFU": ("MUFU",),
-         "global": ("LDG", "STG"), "shared": ("LDS", "STS"), "shuffles": ("SHFL",), "barriers": ("BAR",)}
+         "local": ("LDL", "STL"), "global": ("LDG", "STG"), "shared": ("LDS", "STS"),
+         "shuffles": ("SHFL",), "barriers": ("BAR",)}
 
 
 def dynamic_shared(name):
@@ -200,30 +200,15 @@ def read_resources(lines):
     return found
 
 
-def read_instructions(lines):
-    """{(mangled, arch): (accesses to local memory, tensor core instructions)}"""
-    found, arch, key = {}, None, None
-    for line in lines:
-        if match := re.match(r"\s*arch = (\w+)", line):
-            arch = match[1]
-        elif match := re.match(r"\s*Function : (\w+)", line):
-            key = match[1], arch
-            found[key] = [0, 0]
-        elif key:
-            found[key][0] += bool(LOCAL_ACCESS.search(line))
-            found[key][1] += "HMMA" in line
-    return found
-
-
 def read_ptx(lines):
-    """{(mangled, "PTX"): (0, tensor core instructions)}"""
+    """{(mangled, "PTX"): the number of tensor core instructions, as count_instructions has it}"""
     found, key = {}, None
     for line in lines:
         if match := re.match(r"\.(?:visible )?entry (\w+)", line):
             key = match[1], "PTX"
-            found[key] = [0, 0]
+            found[key] = collections.Counter()
         elif key:
-            found[key][1] += "mma.sync" in line
+            found[key]["tensor"] += "mma.sync" in line
     return found
 
 
@@ -328,11 +313,11 @@ def print_instructions(counts, names):
 def check(resources, instructions, names):
     faults = []
     for (mangled, arch), r in resources.items():
-        local = instructions.get((mangled, arch), (0, 0))[0]
+        local = instructions.get((mangled, arch), {"local": 0})["local"]
         if r["STACK"] or r["LOCAL"] or local:
             faults.append(f"{names[mangled]} ({arch}) uses local memory: {r['STACK'] + r['LOCAL']} "
                           f"bytes, {local} instructions")
-    attention = {key: tensor for key, (_, tensor) in instructions.items()
+    attention = {key: counts["tensor"] for key, counts in instructions.items()
                  if ON_TENSOR_CORES.match(names.get(key[0], ""))}
     faults += [f"{names[mangled]} ({arch}) has no tensor core instruction"
                for (mangled, arch), tensor in attention.items() if not tensor]
@@ -393,7 +378,7 @@ def main():
         sys.exit(f"{programs[0]} holds no CUDA kernels")
     names = short_names(sorted({mangled for mangled, _ in resources}))
     if "--check" in options:
-        instructions = read_instructions(run_tool(tool, "-sass", programs[0]))
+        instructions = count_instructions(run_tool(tool, "-sass", programs[0]))
         sys.exit(not check(resources, instructions, names))
     if "--sass" in options:
         print_instructions(count_instructions(run_tool(tool, "-sass", programs[0])), names)
