@@ -149,8 +149,8 @@ static bool leaves_slots(const struct config *c)
 
 static bool halve_slots(struct config *c)
 {
-    const bool can = c->do_train && c->param_buffers > 1 &&
-                     (config_can_offload_parameters(c) || engine_divides_parameters(c));
+    const bool can =
+        c->param_buffers > 1 && (config_can_offload_parameters(c) || engine_divides_parameters(c));
     c->param_buffers /= can ? 2 : 1;
     return can;
 }
@@ -167,7 +167,7 @@ static bool leaves_parameters(const struct config *c)
 
 static bool divide_parameters(struct config *c)
 {
-    const bool can = c->do_train && c->n_ranks > 1 && c->zero_stage != 3;
+    const bool can = c->n_ranks > 1 && c->zero_stage != 3;
     c->zero_stage = 3;
     return can;
 }
@@ -179,8 +179,7 @@ static void name_division(const struct config *c, char *text, size_t size)
 
 static bool offload_parameters(struct config *c)
 {
-    const bool can =
-        c->do_train && c->offload_param != OFFLOAD_CPU && config_can_offload_parameters(c);
+    const bool can = c->offload_param != OFFLOAD_CPU && config_can_offload_parameters(c);
     c->offload_param = OFFLOAD_CPU;
     c->zero_stage = 3;
     return can;
@@ -438,6 +437,12 @@ void memory_settle(const struct memory_job *job, struct config *c)
         c->param_buffers = job->model->n_layer < LEAST_SLOTS ? job->model->n_layer : LEAST_SLOTS;
 }
 
+/* Without training nothing else is to be chosen. */
+static bool places_parameters(const struct change *change)
+{
+    return change->make == offload_parameters || change->make == halve_slots;
+}
+
 /* Whether something is to be said of a change: it was made, or it might have been and neither was
  * another of the same keys. */
 static bool is_told(const struct combination *k, int change)
@@ -505,8 +510,8 @@ void memory_choose(const struct memory_job *job, struct config *c, const struct 
 {
     struct combination k = {0};
     for (int i = 0; i < N_CHANGES; i++)
-        k.allowed[i] = c->do_train && changes[i].is_left(c);
-    const bool slots = c->do_train && leaves_slots(c);
+        k.allowed[i] = changes[i].is_left(c) && (c->do_train || places_parameters(&changes[i]));
+    const bool slots = leaves_slots(c);
     memory_settle(job, c);
     const struct config from = *c;
     const bool fits = sum_of(search(job, &from, room, &k, c)) <= 0;

@@ -19,7 +19,7 @@ struct gpt_size memory_model_size(const struct config *c, int longest)
 struct gpt_size memory_step_size(const struct memory_job *job, const struct config *c)
 {
     struct gpt_size size = memory_model_size(c, job->longest);
-    size.value_slots = c->do_train ? engine_value_slots(c) : 0;
+    size.value_slots = engine_value_slots(c);
     gpt_size_for_step(job->device, job->model, &size,
                       c->do_train ? c->gradient_accumulation_steps : 1);
     return size;
@@ -42,8 +42,6 @@ struct memory_use memory_need_held(const struct memory_job *job, const struct gp
     struct memory_use use = {.workspace = memory_scratch(job, size),
                              .collectives = comm_device_allowance(job->comm)};
     gpt_measure(job->device, job->model, size, &use);
-    if (!engine)
-        return use;
     struct param_table table = gpt_param_table(job->model);
     params_share_values(&table, size->value_slots);
     params_share_gradients(&table, size->gradient_slots);
@@ -56,13 +54,13 @@ struct memory_use memory_need(const struct memory_job *job, const struct config 
 {
     const struct gpt_size size = memory_step_size(job, c);
     const struct engine_config engine = engine_settings(c, NULL);
-    return memory_need_held(job, &size, c->do_train ? &engine : NULL);
+    return memory_need_held(job, &size, &engine);
 }
 
 size_t memory_need_host(const struct memory_job *job, const struct config *c)
 {
     const struct engine_config engine = engine_settings(c, NULL);
-    if (!c->do_train || job->device->unified)
+    if (job->device->unified)
         return 0;
     struct param_table table = gpt_param_table(job->model);
     const size_t bytes = engine_measure_host(&engine, job->device, &table, comm_rank(job->comm),

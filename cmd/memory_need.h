@@ -23,7 +23,7 @@ struct gpt_size memory_step_size(const struct memory_job *job, const struct conf
 
 /* On this rank, with this configuration. */
 struct memory_use memory_need(const struct memory_job *job, const struct config *c);
-/* The same of a model that is held so. engine: NULL where nothing is trained */
+/* The same of a model that is held so. */
 struct memory_use memory_need_held(const struct memory_job *job, const struct gpt_size *size,
                                    const struct engine_config *engine);
 /* The host memory of this rank that a device with memory of its own takes besides, at most: state

@@ -94,7 +94,7 @@ static void warn_of_slots(const struct run *run)
 {
     const struct config *c = run->config;
     const int blocks = run->model_config.n_layer;
-    if (c->do_train && c->offload_param == OFFLOAD_CPU && c->param_buffers >= blocks)
+    if (c->offload_param == OFFLOAD_CPU && c->param_buffers >= blocks)
         log_warn("zero_optimization.offload_param.buffer_count is %d, and the model has %d blocks: "
                  "all of them have room on the device, so that offload_param saves nothing there",
                  c->param_buffers, blocks);
@@ -153,11 +153,12 @@ static void print_host_memory(const struct run *run)
     if (engine.host < engine.host_most)
         snprintf(most, sizeof most, ", %s where windows are shorter",
                  size_text((double)engine.host_most).text);
-    log_info("host memory of each rank: %s of optimizer state and exchange%s%s; of %zu rank(s) on "
-             "a host %s, where there are %s%s",
-             size_text((double)engine.host).text, unified ? " beside these" : "", most, ranks,
-             size_text((double)(each * ranks)).text, size_text((double)all).text,
-             each <= all / ranks ? "" : ": IT DOES NOT FIT");
+    log_info("host memory of each rank: %s of %s%s%s; of %zu rank(s) on a host %s, where there are "
+             "%s%s",
+             size_text((double)engine.host).text,
+             run->config->do_train ? "optimizer state and exchange" : "parameters",
+             unified ? " beside these" : "", most, ranks, size_text((double)(each * ranks)).text,
+             size_text((double)all).text, each <= all / ranks ? "" : ": IT DOES NOT FIT");
     print_host_uses(&engine);
 }
 
@@ -165,6 +166,6 @@ void memory_tell(const struct run *run)
 {
     if (run->device->unified)
         print_table(run);
-    if (run->engine)
+    if (run->engine && engine_memory(run->engine).host > 0)
         print_host_memory(run);
 }

@@ -345,8 +345,7 @@ static void take_values(void *context, size_t offset, const float *values, size_
 {
     struct run *run = context;
     agree_take_weights(run, values, n);
-    if (run->engine)
-        engine_take_values(run->engine, offset, values, n);
+    engine_take_values(run->engine, offset, values, n);
 }
 
 static bool create_engine(struct run *run, struct zf_error *err)
@@ -398,8 +397,7 @@ static void announce(const struct run *run)
     if (run->device->products)
         log_info("matrix products by %s, %d thread(s) a rank", run->device->products,
                  count_threads(run));
-    struct engine_memory memory =
-        run->engine ? engine_memory(run->engine) : (struct engine_memory){0};
+    const struct engine_memory memory = engine_memory(run->engine);
     if (memory.host_elements > 0)
         log_info("optimizer state of up to %.2f M parameters lives on the host, in %.2f bytes each",
                  (double)memory.host_elements / 1e6,
@@ -436,7 +434,7 @@ static bool take_output(struct run *run, struct zf_error *err)
 static bool create_parts(struct run *run, struct zf_error *err)
 {
     const struct config *c = run->config;
-    if (c->do_train && !create_engine(run, err))
+    if (!create_engine(run, err))
         return false;
     gpt_offer_values(run->model, take_values, run);
     live_stage(c->model_name_or_path ? "loading the weights" : "initialising the weights", 0);

@@ -6,7 +6,8 @@
 #include "offload/engine/engine.h"
 
 /* zero_optimization.zenflow: ZenFlow; else offload_optimizer.device "cpu": ZeRO-Offload; else AdamW
- * with all state on the device. To be called after config_resolve_steps. */
+ * with all state on the device. Without do_train parameters are all that there is; with it, to be
+ * called after config_resolve_steps. */
 struct engine_config engine_settings(const struct config *c, struct trace *trace);
 /* Whether ranks keep their own channels' parameters alone: ZeRO stage 3. */
 bool engine_divides_parameters(const struct config *c);

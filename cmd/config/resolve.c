@@ -164,7 +164,7 @@ static bool updates_all(const struct config *c)
 
 bool config_can_offload_parameters(const struct config *c)
 {
-    return c->offload_optimizer == OFFLOAD_CPU && !updates_all(c);
+    return !c->do_train || (c->offload_optimizer == OFFLOAD_CPU && !updates_all(c));
 }
 
 /* Where parameters live. */
@@ -179,19 +179,16 @@ static bool resolve_parameters(struct config *c, struct zf_error *err)
         config_mark_auto(c, device);
     }
     const bool offloads = c->offload_param == OFFLOAD_CPU;
-    if (offloads && c->offload_optimizer != OFFLOAD_CPU)
+    if (offloads && c->do_train && c->offload_optimizer != OFFLOAD_CPU)
         return config_clash(c, device, err,
                             "where parameters live on the host, so does the optimizer's state: "
                             "offload_optimizer.device must be \"cpu\" too");
-    if (offloads && updates_all(c))
+    if (offloads && c->do_train && updates_all(c))
         return config_clash(c, device, err,
                             "with topk_ratio 1 the device updates all of them, and keeps them");
     if (c->zero_stage == 3 && c->n_ranks == 1 && c->offload_param == OFFLOAD_NONE)
         log_warn("zero_optimization.stage 3 divides parameters over ranks: with one rank, and "
                  "offload_param.device \"none\", it is stage 2");
-    else if (c->zero_stage == 3 && !c->do_train)
-        log_warn("zero_optimization.stage 3 has no meaning without do_train: each rank's device "
-                 "holds all parameters");
     return true;
 }
 

@@ -17,8 +17,9 @@ static void describe_matrices(struct engine *e)
         const struct param *p = &e->table->params[i];
         m->param = p;
         m->index = i;
-        m->selectable = p->kind == PARAM_MATRIX && e->config.topk_ratio < 1;
         m->streams = streams_layer(e, p->layer);
+        m->selectable =
+            e->config.evaluates ? m->streams : p->kind == PARAM_MATRIX && e->config.topk_ratio < 1;
         m->owned = schedule_owned(i, p->rows, e->ranks, e->rank);
         m->n_owned = m->owned.last - m->owned.first;
         m->cols = p->cols;
@@ -28,7 +29,7 @@ static void describe_matrices(struct engine *e)
         const size_t before = (size_t)m->owned.first * (size_t)p->cols;
         if (!is_measuring(e)) {
             m->values = (char *)e->params + (p->value_offset + before) * dtype_size(e->dtype);
-            m->grad = e->grads + p->gradient_offset + before;
+            m->grad = e->grads ? e->grads + p->gradient_offset + before : NULL;
         }
         e->host.elements += m->selectable ? owned_elements(m) : 0;
         e->defers |= m->selectable;
@@ -39,6 +40,8 @@ static void describe_matrices(struct engine *e)
 static void place_device_memory(struct engine *e)
 {
     parameters_place(e);
+    if (e->config.evaluates)
+        return;
     sharing_place(e);
     state_place(e);
     carry_place(e);
@@ -75,7 +78,8 @@ static struct overlap overlap(size_t begin, size_t n, size_t offset, size_t coun
 
 void engine_take_values(struct engine *e, size_t offset, const float *values, size_t n)
 {
-    windows_wait(e);
+    if (!e->config.evaluates)
+        windows_wait(e);
     for (int i = 0; i < e->n_matrices; i++) {
         struct matrix *m = &e->matrices[i];
         const struct param *p = m->param;
@@ -83,7 +87,9 @@ void engine_take_values(struct engine *e, size_t offset, const float *values, si
         const struct overlap own = overlap(owned, owned_elements(m), offset, n);
         const struct overlap all = overlap(p->offset, p->n_elements, offset, n);
         if (own.first < own.end) {
-            state_take_masters(e, m, own.from, own.end - own.first, values + (own.first - offset));
+            if (!e->config.evaluates)
+                state_take_masters(e, m, own.from, own.end - own.first,
+                                   values + (own.first - offset));
             parameters_take(e, m, own.from, own.end - own.first, values + (own.first - offset));
         }
         if (all.first < all.end && !fills_layer(e, p->layer))
@@ -141,13 +147,37 @@ static struct engine_host_use host_use(const struct engine *e, size_t exchange)
     return use;
 }
 
+static struct engine_host_use host_most(const struct engine *e)
+{
+    return host_use(e, e->config.evaluates ? 0 : exchange_most_bytes(e));
+}
+
 size_t engine_measure_host(const struct engine_config *config, struct device *device,
                            const struct param_table *table, int rank, int ranks)
 {
     struct engine e = measured(config, device, table, rank, ranks);
-    const struct engine_host_use use = host_use(&e, exchange_most_bytes(&e));
+    const struct engine_host_use use = host_most(&e);
     free(e.matrices);
     return engine_host_total(&use);
+}
+
+/* What training has beside parameters, but for the host's state; and once that is there. */
+static void create_parts(struct engine *e)
+{
+    windows_create(e);
+    norms_create(e);
+    selection_create(e);
+    carry_create(e);
+    sharing_create(e);
+    interval_create(e);
+}
+
+static void start(struct engine *e)
+{
+    exchange_create(e);
+    table_fill(e);
+    host_start(e);
+    engine_forget(e);
 }
 
 struct engine *engine_create(const struct engine_config *config, struct device *device,
@@ -177,26 +207,22 @@ struct engine *engine_create(const struct engine_config *config, struct device *
     assert(config->bf16 || device->dtype == DTYPE_F32);
     assert(config->values_follow || !(config->params_on_host || divides(e)));
     assert(!config->params_on_host || e->ranks == 1 || divides(e));
+    assert(!config->evaluates || config->values_follow);
     describe_matrices(e);
     streams_create(e);
-    windows_create(e);
-    norms_create(e);
     place_device_memory(e);
+    table_number(e);
     parameters_create(e);
-    selection_create(e);
-    carry_create(e);
-    sharing_create(e);
-    interval_create(e);
+    if (!config->evaluates)
+        create_parts(e);
     if (!host_create(e, err)) {
         engine_destroy(e);
         return NULL;
     }
-    exchange_create(e);
-    table_fill(e);
-    host_start(e);
+    if (!config->evaluates)
+        start(e);
     trace_set_lanes(config->trace, e->streams.down, e->streams.up, e->streams.carrying,
                     e->host.workers ? worker_pool_threads(e->host.workers) : 0);
-    engine_forget(e);
     if (!config->values_follow)
         round_parameters(e, params, table->n_values);
     return e;
@@ -227,11 +253,10 @@ void engine_destroy(struct engine *e)
 
 struct engine_memory engine_memory(const struct engine *e)
 {
-    const struct engine_host_use now = host_use(e, e->exchange.bytes),
-                                 most = host_use(e, exchange_most_bytes(e));
+    const struct engine_host_use now = host_use(e, e->exchange.bytes), most = host_most(e);
     return (struct engine_memory){.host = engine_host_total(&now),
                                   .host_most = engine_host_total(&most),
                                   .host_use = now,
                                   .device = memory_total(&e->arena.use),
-                                  .host_elements = e->host.elements};
+                                  .host_elements = e->config.evaluates ? 0 : e->host.elements};
 }

@@ -52,6 +52,10 @@ struct engine_config {
 
     bool params_come_late; /* no earlier than a layer is needed */
 
+    bool evaluates; /* nothing is trained: parameters come, and there is no other state. grads are
+                       NULL, and no more is called than engine_take_values, engine_before_layer,
+                       engine_after_layer and engine_memory; with values_follow */
+
     double topk_ratio;        /* share of each matrix's channels that are important */
     int select_every;         /* steps between selections; 0: the first one stays */
     bool reselect_when_stale; /* and whenever the chosen hold far less than a fresh choice would */

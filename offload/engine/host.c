@@ -147,6 +147,8 @@ static size_t staged_bytes(const struct engine *e)
 
 struct engine_host_use host_held(const struct engine *e)
 {
+    if (e->config.evaluates)
+        return (struct engine_host_use){.parameters = pinned_bytes(e)};
     const size_t norms = notes_norms(e) ? 2 * e->n_channels * sizeof *e->host.norms : 0;
     const size_t counts = e->n_channels * sizeof *e->host.updates + norms;
     return (struct engine_host_use){.optimizer = state_bytes(e) - window_bytes(e) + counts,
@@ -173,8 +175,27 @@ static bool allocate(struct engine *e, struct zf_error *err)
     return true;
 }
 
+/* Where nothing is trained the host has no more than these. */
+static void place_parameters(struct engine *e)
+{
+    size_t at = 0;
+    if (pinned_bytes(e) > 0)
+        e->host.pinned = allocate_crossed(e, pinned_bytes(e));
+    for (int i = 0; i < e->n_matrices; i++) {
+        struct matrix *m = &e->matrices[i];
+        if (!m->selectable)
+            continue;
+        m->host.parameters = (char *)e->host.pinned + at;
+        at += owned_elements(m) * dtype_size(e->dtype);
+    }
+}
+
 bool host_create(struct engine *e, struct zf_error *err)
 {
+    if (e->config.evaluates) {
+        place_parameters(e);
+        return true;
+    }
     if (!allocate(e, err))
         return false;
     place_host_state(e);

@@ -85,7 +85,8 @@ struct update_list {
 struct matrix {
     const struct param *param;
     int index;       /* in the table */
-    bool selectable; /* channels may be deferred: not a vector, and topk_ratio < 1 */
+    bool selectable; /* channels may be deferred: not a vector, and topk_ratio < 1; where nothing is
+                        trained: it streams */
     bool streams;    /* `values` is a slot, which other layers use too: streams_layer */
     struct range owned;
     int n_owned, cols;
@@ -423,6 +424,8 @@ static inline bool fills_layer(const struct engine *e, int layer)
 /* Elements of the exchange and of the host's parameters: bf16 or fp32. */
 static inline enum dtype exchange_dtype(const struct engine *e)
 {
+    if (e->config.evaluates) /* no master is to be made of them */
+        return e->dtype;
     return e->config.bf16 ? DTYPE_BF16 : DTYPE_F32;
 }
 
@@ -637,6 +640,8 @@ void visits_land(struct engine *e);
 
 /* Device memory for the table, and for updates' list; after state_place. */
 void table_place(struct engine *e);
+/* Which matrices are each layer's. */
+void table_number(struct engine *e);
 /* What it holds, once all memory is there. */
 void table_fill(struct engine *e);
 /* The same, where rows are packed elsewhere. It comes behind all that is on its way on any stream;
@@ -776,8 +781,8 @@ void windows_restore_exchange(struct engine *e);
 void parameters_place(struct engine *e);
 void parameters_create(struct engine *e);
 void parameters_release(struct engine *e);
-/* Owned parameters where they live on the device, if that is no slot: elements [first, first + n)
- * of a matrix's are these, rounded as parameters are. values: host memory */
+/* Owned parameters where they live, if that is neither a slot nor the host's state: elements
+ * [first, first + n) of a matrix's are these, rounded as parameters are. values: host memory */
 void parameters_take(struct engine *e, const struct matrix *m, size_t first, size_t n,
                      const float *values);
 /* What slots hold is old; what changed it is on the compute stream, or brought by `arrived`. */

@@ -37,19 +37,26 @@ void parameters_place(struct engine *e)
                 arena_take(a, &a->use.parameters, owned_elements(&e->matrices[i]), size);
 }
 
+/* To the device's type, and as parameters are rounded. */
+static void round_values(const struct engine *e, void *to, const float *values, size_t n)
+{
+    for (size_t i = 0; i < n; i++)
+        if (e->dtype == DTYPE_BF16)
+            ((uint16_t *)to)[i] = bf16_parameter(values[i]);
+        else
+            ((float *)to)[i] = e->config.bf16 ? bf16_to_f32(bf16_parameter(values[i])) : values[i];
+}
+
 void parameters_take(struct engine *e, const struct matrix *m, size_t first, size_t n,
                      const float *values)
 {
     const size_t size = dtype_size(e->dtype);
+    if (e->config.evaluates && m->streams)
+        round_values(e, (char *)m->host.parameters + first * size, values, n);
     if (!has_home(e, m))
         return;
     void *rounded = zf_malloc(n * size);
-    for (size_t i = 0; i < n; i++)
-        if (e->dtype == DTYPE_BF16)
-            ((uint16_t *)rounded)[i] = bf16_parameter(values[i]);
-        else
-            ((float *)rounded)[i] =
-                e->config.bf16 ? bf16_to_f32(bf16_parameter(values[i])) : values[i];
+    round_values(e, rounded, values, n);
     e->device->copy(e->device->compute, (char *)m->values + first * size, rounded, n * size);
     free(rounded);
 }
@@ -135,16 +142,19 @@ static size_t copy_layer(struct engine *e, int layer)
 static void come_up(struct engine *e, int layer)
 {
     struct parameters *p = &e->parameters;
-    carry_land(e); /* of channels that left */
-    windows_wait_commits(e, layer);
+    if (!e->config.evaluates) {
+        carry_land(e); /* of channels that left */
+        windows_wait_commits(e, layer);
+    }
     e->device->event_order(e->streams.up, p->changed);
     e->device->event_order(e->streams.up, p->left[slot_of(e, layer)]);
     if (e->config.params_come_late) /* the host is ahead of the device */
         streams_follow(e, e->streams.up, e->device->compute);
     trace_begin(e->config.trace, TRACE_LINK_UP, "layer");
     const size_t bytes = copy_layer(e, layer);
-    e->device->row_ops->show_rows(e->streams.up, &e->batches.layers[layer], exchange_dtype(e),
-                                  !copies_rows(e));
+    if (!e->config.evaluates)
+        e->device->row_ops->show_rows(e->streams.up, &e->batches.layers[layer], exchange_dtype(e),
+                                      !copies_rows(e));
     trace_end(e->config.trace, TRACE_LINK_UP, bytes);
     p->bytes_up += bytes;
     streams_bring(e, layer, e->streams.up);

@@ -22,7 +22,8 @@ void norms_create(struct engine *e)
 void norms_release(struct engine *e)
 {
     sharing_free(&e->norms.gradients);
-    e->device->release_host(e->norms.summary_host);
+    if (e->norms.summary_host)
+        e->device->release_host(e->norms.summary_host);
     if (e->norms.squared_host)
         e->device->release_host(e->norms.squared_host);
 }

@@ -52,15 +52,11 @@ static struct matrix_rows rows_of(const struct engine *e, const struct matrix *m
 /* Batches of all matrices, and of each layer's. rows: the table in host memory */
 static void find_batches(struct engine *e, const struct matrix_rows *rows)
 {
-    const int n = e->n_matrices;
-    e->batches.all = matrix_batch_part(rows, e->batches.rows, 0, n);
-    for (int layer = 0, last = 0; layer < e->table->n_layers; layer++) {
-        const int first = last;
-        while (last < n && e->matrices[last].param->layer == layer)
-            last++;
-        e->batches.layers[layer] = matrix_batch_part(rows, e->batches.rows, first, last);
-        e->batches.first_of_layer[layer + 1] = last;
-    }
+    const int *of = e->batches.first_of_layer;
+    e->batches.all = matrix_batch_part(rows, e->batches.rows, 0, e->n_matrices);
+    for (int layer = 0; layer < e->table->n_layers; layer++)
+        e->batches.layers[layer] =
+            matrix_batch_part(rows, e->batches.rows, of[layer], of[layer + 1]);
 }
 
 static void upload_rows(struct engine *e)
@@ -75,11 +71,22 @@ static void upload_rows(struct engine *e)
     free(rows);
 }
 
+void table_number(struct engine *e)
+{
+    const int n_layers = e->table->n_layers;
+    int *of = zf_calloc((size_t)n_layers + 1, sizeof *of);
+    for (int layer = 0; layer < n_layers; layer++) {
+        of[layer + 1] = of[layer];
+        while (of[layer + 1] < e->n_matrices && e->table->params[of[layer + 1]].layer == layer)
+            of[layer + 1]++;
+    }
+    e->batches.first_of_layer = of;
+}
+
 void table_fill(struct engine *e)
 {
     const size_t n_layers = (size_t)e->table->n_layers;
     e->batches.layers = zf_calloc(n_layers, sizeof *e->batches.layers);
-    e->batches.first_of_layer = zf_calloc(n_layers + 1, sizeof *e->batches.first_of_layer);
     e->list.first = zf_calloc((size_t)e->n_matrices + 1, sizeof *e->list.first);
     upload_rows(e);
 }

@@ -52,6 +52,17 @@ for options in "${runs[@]}"; do
     n=$((n + 1))
 done
 
+# Evaluation and prediction alone, with a last round in which a rank has no batch.
+alone() { # alone FOLDER OPTION...
+    ranks 2 "$train" --do_eval --do_predict --model_name_or_path "$scratch/whole-0" --task_name sst2 --data_dir data/sample \
+        --max_seq_length 32 --max_eval_samples 64 --max_predict_samples 16 --per_device_eval_batch_size 10 --output_dir "$@"
+}
+check "evaluation alone: stage 2" alone "$scratch/judged" --zero_optimization.stage 2
+check "evaluation alone: stage 3" alone "$scratch/judged-divided" "${divided[@]}"
+check "evaluation alone: on the hosts" alone "$scratch/judged-hosted" "${hosted[@]}"
+check "evaluation alone: stage 3: alike" judged_alike "$scratch/judged" "$scratch/judged-divided"
+check "evaluation alone: on the hosts: alike" judged_alike "$scratch/judged" "$scratch/judged-hosted"
+
 # A checkpoint says nothing of places: on, from each to each.
 whole=$scratch/whole-0
 for place in divided hosted; do

@@ -113,5 +113,28 @@ assert c["training_arguments"]["gradient_checkpointing"] is True, c' "$scratch/l
         "$scratch/stderr"
     check "emulated: nothing is written" test ! -e "$scratch/refused"
     unset ZF_EMULATOR_MEMORY
+
+    alone=("$build/zf-train-emulated" --device cuda --do_eval --model_name_or_path "$scratch/all" --task_name sst2
+        --data_dir data/sample --max_eval_samples 4 --max_seq_length 12 --$ZERO.stage 3)
+    check "emulated: evaluation alone" "${alone[@]}" --output_dir "$scratch/judged"
+    cp "$scratch/check.log" "$scratch/plan"
+    all=$(total)
+    check "emulated: evaluation alone in one slot" "${alone[@]}" --$ZERO.offload_param.device cpu \
+        --$ZERO.offload_param.buffer_count 1 --output_dir "$scratch/judged-in-one"
+    cp "$scratch/check.log" "$scratch/plan"
+    ZF_EMULATOR_MEMORY=$(total)
+    export ZF_EMULATOR_MEMORY
+    echo "evaluation alone: $all MiB on the device, $ZF_EMULATOR_MEMORY MiB with blocks in one slot"
+    check "that is less" test "$ZF_EMULATOR_MEMORY" -lt "$all"
+    check "emulated: evaluation alone with the least" "${alone[@]}" --$ZERO.offload_param.device auto \
+        --output_dir "$scratch/judged-least"
+    cp "$scratch/check.log" "$scratch/plan"
+    check "emulated: parameters are on the host" says "^chosen: $ZERO.offload_param.device \"cpu\" "
+    check "emulated: nothing else is chosen" test "$(grep -c '^chosen' "$scratch/plan")" = 2
+    check "emulated: the same loss" cmp <(grep eval_loss "$scratch/judged/eval_results.json") \
+        <(grep eval_loss "$scratch/judged-least/eval_results.json")
+    check "emulated: by name" refuses "more than there is" "${alone[@]}" --output_dir "$scratch/refused"
+    check "emulated: what would fit" grep -qF "it fits with" "$scratch/stderr"
+    unset ZF_EMULATOR_MEMORY
 fi
 finish

@@ -54,6 +54,19 @@ for step in 3 6; do
     check "to the device: the same model" cmp "$whole/model.safetensors" "$scratch/to-here-$step/model.safetensors"
 done
 
+# Evaluation and prediction alone.
+alone=(--model_name_or_path "$whole" --task_name sst2 --data_dir data/sample --max_seq_length 32 --do_eval --do_predict
+    --max_eval_samples 64 --max_predict_samples 16 --per_device_eval_batch_size 10)
+for options in "" --bf16.enabled; do
+    here=$scratch/judged-here$options away=$scratch/judged-away$options
+    # shellcheck disable=SC2086
+    check "evaluation alone $options: on the device" "$train" "${alone[@]}" $options --output_dir "$here"
+    # shellcheck disable=SC2086
+    check "evaluation alone $options: on the host" "$train" "${alone[@]}" $options "${there[@]}" --output_dir "$away"
+    check "evaluation alone $options: alike" judged_alike "$here" "$away"
+done
+check "evaluation alone: bf16 is not passed over" not judged_alike "$scratch/judged-here" "$scratch/judged-here--bf16.enabled"
+
 # Killed at some moment behind its first checkpoint, and run again until it has ended.
 killed=$scratch/killed
 slow=(--max_steps 40 --save_strategy steps --save_steps 2 --save_total_limit 2)
@@ -86,5 +99,9 @@ if [ -x "$build/zf-train-emulated" ]; then # not with ThreadSanitizer
     check "emulated: on the device" "${emulated[@]}" --output_dir "$scratch/cuda-here"
     check "emulated: on the host" "${emulated[@]}" "${there[@]}" --output_dir "$scratch/cuda-away"
     same "emulated" "$scratch/cuda-here" "$scratch/cuda-away"
+    emulated=("$build/zf-train-emulated" --device cuda "${alone[@]}" --max_eval_samples 12 --max_predict_samples 4)
+    check "emulated: evaluation alone on the device" "${emulated[@]}" --output_dir "$scratch/cuda-judged-here"
+    check "emulated: evaluation alone on the host" "${emulated[@]}" "${there[@]}" --output_dir "$scratch/cuda-judged-away"
+    check "emulated: evaluation alone: alike" judged_alike "$scratch/cuda-judged-here" "$scratch/cuda-judged-away"
 fi
 finish

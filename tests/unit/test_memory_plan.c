@@ -163,6 +163,11 @@ static void evaluation_alone_takes_a_smaller_batch(void **state)
     const char *const evaluation[] = {"--do_train", "false", "--per_device_eval_batch_size", "1",
                                       NULL};
     make_run(evaluation);
+    assert_advice("zero_optimization.offload_param.device \"cpu\" (zero_optimization.stage 3) and "
+                  "zero_optimization.offload_param.buffer_count 1"); /* of two blocks */
+    config.zero_stage = 3;
+    config.offload_param = OFFLOAD_CPU;
+    config.param_buffers = 1;
     const size_t least = needed();
     assert_true(row("gradients") == 0 && row("important state") == 0);
     assert_false(plan(least - 1));
@@ -174,8 +179,8 @@ static void evaluation_alone_takes_a_smaller_batch(void **state)
     config_free(&config);
 }
 
-/* Where there is no engine, there is nothing of it to choose. */
-static void evaluation_alone_leaves_nothing_to_choose(void **state)
+/* Where nothing is trained there is a place for parameters to choose, and nothing else. */
+static void evaluation_alone_chooses_where_parameters_are(void **state)
 {
     (void)state;
     const char *const evaluation[] = {"--do_train",
@@ -193,8 +198,15 @@ static void evaluation_alone_leaves_nothing_to_choose(void **state)
                                       NULL};
     make_run(evaluation);
     assert_true(config.zenflow.enabled);
-    needed();
-    assert_null(strstr(printed, "chosen"));
+    run.model_config.n_layer = 6;
+    const size_t all = needed();
+    const char *const chosen = "chosen: zero_optimization.offload_param.device \"none\"\ndevice ";
+    assert_memory_equal(printed, chosen, strlen(chosen));
+    config.offload_param = OFFLOAD_AUTO;
+    config.param_buffers = CONFIG_AUTO;
+    assert_works(plan(all - 1), err);
+    assert_int_equal(config.offload_param, OFFLOAD_CPU);
+    assert_true(config.param_buffers > 1 && config.param_buffers < 6);
     config_free(&config);
 }
 
@@ -666,7 +678,7 @@ int main(void)
         cmocka_unit_test(prints_a_table),
         cmocka_unit_test(says_the_least_that_would_fit),
         cmocka_unit_test(evaluation_alone_takes_a_smaller_batch),
-        cmocka_unit_test(evaluation_alone_leaves_nothing_to_choose),
+        cmocka_unit_test(evaluation_alone_chooses_where_parameters_are),
         cmocka_unit_test(names_what_the_host_could_take),
         cmocka_unit_test(parameters_are_divided_over_ranks),
         cmocka_unit_test(slots_for_all_blocks_are_told_of),

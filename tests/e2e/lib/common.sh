@@ -109,6 +109,11 @@ compare() { # compare LOG LOG TOLERANCE [FIRST STEP]: see compare.py
     python3 tests/e2e/lib/compare.py "$@"
 }
 
+judged_alike() { # judged_alike FOLDER FOLDER: the same loss and accuracy on SST-2, and predictions
+    cmp "$1/SST-2.tsv" "$2/SST-2.tsv" && diff <(grep -E "eval_(loss|accuracy)" "$1/eval_results.json") \
+        <(grep -E "eval_(loss|accuracy)" "$2/eval_results.json")
+}
+
 are_gone() { # are_gone PID...: within five seconds
     local i
     for ((i = 0; i < 50; i++)); do

@@ -1162,6 +1162,7 @@ int main(int argc, char **argv)
         cmocka_unit_test(M4),
         cmocka_unit_test(M5),
         cmocka_unit_test(ten_times),
+        cmocka_unit_test(evaluation),
         cmocka_unit_test(non_finite),
         cmocka_unit_test(refusals),
         cmocka_unit_test(auto_by_hand),

@@ -657,3 +657,80 @@ void ten_times(void **state)
     free(values);
     free(expected);
 }
+
+/* ---- evaluation alone ---- */
+
+#define BATCHES 3 /* that a model sees, on each rank */
+
+/* What comes of them: logits, and behind them losses. */
+static void evaluate(struct trainer *t, float *results)
+{
+    const int labels = t->job.config.num_labels;
+    for (int i = 0; i < BATCHES; i++) {
+        const int index[SEQUENCES] = {SEQUENCES * i, SEQUENCES * i + 1};
+        batch_fill(t->batches, &t->job.data, index, SEQUENCES, 0, labels);
+        results[BATCHES * SEQUENCES * labels + i] =
+            (float)gpt_evaluate(t->model, t->batches, results + SEQUENCES * labels * i);
+    }
+}
+
+/* In the host's memory parameters are all that there is: each rank's own, of blocks. */
+static void holds_parameters_alone(const struct trainer *t, const struct place *p)
+{
+    const struct engine_memory m = engine_memory(t->engine);
+    const struct param_table *table = gpt_params(t->model);
+    size_t n = 0;
+    for (int k = 0; k < table->n_params; k++) {
+        const struct param *q = &table->params[k];
+        const struct range own = schedule_owned(k, q->rows, comm_size(world), comm_rank(world));
+        if (p->config.params_on_host && q->layer > 0 && q->layer < table->n_layers - 1)
+            n += (size_t)(own.last - own.first) * (size_t)q->cols;
+    }
+    assert_int_equal(m.host, n * dtype_size(t->device->dtype));
+    assert_int_equal(m.host_use.parameters, m.host);
+    assert_int_equal(m.host_most, m.host);
+    assert_int_equal(m.host, engine_measure_host(&p->config, t->device, table, comm_rank(world),
+                                                 comm_size(world)));
+}
+
+static void evaluates_alike(const struct gpt_config *model, const struct place *p, float *expected,
+                            size_t n)
+{
+    float results[64] = {0};
+    struct trainer t;
+    const struct memory_use use = measure(problem_device, model, p);
+    struct device device = limited_device(memory_total(&use));
+    assert_true(n <= sizeof results / sizeof *results);
+    assert_int_equal(use.gradients + use.windows + use.important, 0);
+    trainer_create(&t, &device, model, p, BATCHES);
+    evaluate(&t, results);
+    assert_int_equal(held, limit);
+    holds_parameters_alone(&t, p);
+    trainer_destroy(&t);
+    if (expected[n - 1] == 0) /* the first place: all on the device */
+        memcpy(expected, results, sizeof *results * n);
+    if (memcmp(expected, results, sizeof *results * n) != 0)
+        fail_msg("other logits or losses: %s", describe(p));
+}
+
+/* Without training the device has parameters and one block's activations, and the host no more than
+ * parameters; wherever these are, results are the same bits. */
+void evaluation(void **state)
+{
+    (void)state;
+    for (int i = 0; i < 2 * N_PRESETS; i++) {
+        const struct gpt_config model = thin_model(presets[i / 2], 4);
+        const size_t n = (size_t)(BATCHES * (SEQUENCES * model.num_labels + 1));
+        float expected[64] = {0};
+        for (int k = 0; k < PARAMS_PLACES; k++) {
+            struct place p = place(4 * k);
+            p.config.evaluates = true;
+            p.config.bf16 = problem_device->dtype == DTYPE_BF16 || i % 2;
+            p.config.params_come_late = k % 3 == 2;
+            p.size.micro_batches = 1;
+            p.size.mode = GPT_EVALUATE;
+            if (comm_size(world) > 1 || p.config.params_on_host || !p.config.params_divided)
+                evaluates_alike(&model, &p, expected, n);
+        }
+    }
+}

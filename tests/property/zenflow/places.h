@@ -9,5 +9,6 @@ void divided_bytes(void **state);
 void host_bytes(void **state);
 void M4(void **state);
 void ten_times(void **state);
+void evaluation(void **state);
 
 #endif
