@@ -232,10 +232,10 @@ static void initialise_masters(const struct engine *e, const struct matrix *m, s
         host_adam_write_masters(&m->host, first, n, (const float *)m->values + first);
         return;
     }
-    const size_t size = dtype_size(m->host.dtype);
-    memset((char *)m->host.parameters + first * size, 0, n * size);
-    if (m->host.remainders)
-        memset(m->host.remainders + first, 0, n * sizeof *m->host.remainders);
+    const struct host_adam_state s = host_adam_state(&m->host, first);
+    memset(s.parameters, 0, n * dtype_size(m->host.dtype));
+    if (s.remainders)
+        memset(s.remainders, 0, n * sizeof *s.remainders);
 }
 
 /* Each page is first touched by the worker that will update it. */
@@ -248,8 +248,9 @@ static void initialise_chunk(void *argument, int chunk)
     const size_t at = (size_t)c->first * (size_t)m->cols;
     const size_t n = (size_t)(c->last - c->first) * (size_t)m->cols;
     initialise_masters(e, m, at, n);
-    memset(m->host.m + at, 0, sizeof(float) * n);
-    memset(m->host.v + at, 0, sizeof(float) * n);
+    const struct host_adam_state s = host_adam_state(&m->host, at);
+    memset(s.m, 0, sizeof(float) * n);
+    memset(s.v, 0, sizeof(float) * n);
 }
 
 /* A device's parameters become the host's, through so many bytes of pinned memory at a time. */
@@ -264,7 +265,7 @@ static void download_parameters(struct engine *e)
             n = bytes - at < DOWNLOAD_BYTES ? bytes - at : DOWNLOAD_BYTES;
             d->copy(d->compute, pinned, (const char *)m->values + at, n);
             d->stream_wait(d->compute);
-            memcpy((char *)m->host.parameters + at, pinned, n);
+            memcpy((char *)host_adam_state(&m->host, 0).parameters + at, pinned, n);
         }
     }
     d->release_host(pinned);

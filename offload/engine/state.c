@@ -228,20 +228,23 @@ enum state_part { STATE_MASTER, STATE_M, STATE_V, STATE_WINDOW };
 static void read_host(const struct host_adam_matrix *h, enum state_part part, size_t first,
                       size_t n, float *values)
 {
-    const float *arrays[] = {[STATE_M] = h->m, [STATE_V] = h->v, [STATE_WINDOW] = h->window};
+    const struct host_adam_state s = host_adam_state(h, first);
     if (part == STATE_MASTER)
         host_adam_read_masters(h, first, n, values);
+    else if (part == STATE_WINDOW)
+        memcpy(values, h->window + first, sizeof(float) * n);
     else
-        memcpy(values, arrays[part] + first, sizeof(float) * n);
+        memcpy(values, part == STATE_M ? s.m : s.v, sizeof(float) * n);
 }
 
 static void write_host(const struct host_adam_matrix *h, enum state_part part, size_t first,
                        size_t n, const float *values)
 {
+    const struct host_adam_state s = host_adam_state(h, first);
     if (part == STATE_MASTER)
         host_adam_write_masters(h, first, n, values);
     else
-        memcpy((part == STATE_M ? h->m : h->v) + first, values, sizeof(float) * n);
+        memcpy(part == STATE_M ? s.m : s.v, values, sizeof(float) * n);
 }
 
 /* Whether a channel's update is under way and not visible yet. */
@@ -258,7 +261,7 @@ static struct host_adam_matrix newer_row(const struct engine *e, const struct ma
 {
     struct host_adam_matrix newer = m->host;
     newer.parameters = exchange_row(e, m, row);
-    newer.remainders = m->host.remainders ? m->host.remainders + (size_t)row * newer.cols : NULL;
+    newer.remainders = host_adam_state(&m->host, (size_t)row * newer.cols).remainders;
     return newer;
 }
 
@@ -291,9 +294,10 @@ void state_write_row(const struct engine *e, const struct matrix *m, int row, fl
 
 void state_commit_row(const struct engine *e, const struct matrix *m, int row)
 {
-    const size_t bytes = (size_t)m->cols * dtype_size(m->host.dtype);
+    const size_t cols = (size_t)m->cols;
     if (m->streams && is_in_flight(e, m, row))
-        memcpy((char *)m->host.parameters + (size_t)row * bytes, exchange_row(e, m, row), bytes);
+        memcpy(host_adam_state(&m->host, (size_t)row * cols).parameters, exchange_row(e, m, row),
+               cols * dtype_size(m->host.dtype));
 }
 
 /* Room for as many of n rows as there is; if there is none, what is there has to go first. */
@@ -440,13 +444,15 @@ void state_read(struct engine *e, struct matrix *m, int part, float *values)
 static void write_masters(struct engine *e, const struct matrix *m, float *values)
 {
     const size_t n = owned_elements(m), size = dtype_size(m->host.dtype);
-    void *visible = zf_malloc(n * size + 1);
-    memcpy(visible, m->host.parameters, n * size);
+    const size_t row_bytes = (size_t)m->cols * size;
+    char *const parameters = host_adam_state(&m->host, 0).parameters;
+    char *visible = zf_malloc(n * size + 1);
+    memcpy(visible, parameters, n * size);
     write_host(&m->host, STATE_MASTER, 0, n, values);
     for (int row = 0; row < m->n_owned; row++)
         if (is_in_flight(e, m, row))
-            memcpy((char *)m->host.parameters + (size_t)row * (size_t)m->cols * size,
-                   (char *)visible + (size_t)row * (size_t)m->cols * size, (size_t)m->cols * size);
+            memcpy(parameters + (size_t)row * row_bytes, visible + (size_t)row * row_bytes,
+                   row_bytes);
     free(visible);
     exchange_in_flight(e, m, values, true);
 }

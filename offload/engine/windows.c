@@ -516,9 +516,9 @@ void windows_forget(struct engine *e)
 /* What a committed update has left of a deferred row. */
 static void restore_row(const struct engine *e, const struct matrix *m, int row)
 {
-    const size_t bytes = m->host.cols * dtype_size(m->host.dtype);
+    const struct host_adam_state s = host_adam_state(&m->host, (size_t)row * m->host.cols);
     if (channel_closes(m->host.place[row]))
-        memcpy(exchange_row(e, m, row), (char *)m->host.parameters + (size_t)row * bytes, bytes);
+        memcpy(exchange_row(e, m, row), s.parameters, m->host.cols * dtype_size(m->host.dtype));
 }
 
 void windows_restore_exchange(struct engine *e)

@@ -109,20 +109,28 @@ static char *element(const struct host_adam_matrix *matrix, const void *array, s
     return (char *)array + at * dtype_size(matrix->dtype);
 }
 
+struct host_adam_state host_adam_state(const struct host_adam_matrix *matrix, size_t first)
+{
+    return (struct host_adam_state){.parameters = element(matrix, matrix->parameters, first),
+                                    .remainders =
+                                        matrix->remainders ? matrix->remainders + first : NULL,
+                                    .m = matrix->m + first,
+                                    .v = matrix->v + first};
+}
+
 /* Elements from `first` on, and what is exchanged of them. */
 static void update_elements(adam_kernel *kernel, const struct host_adam_matrix *matrix,
                             size_t first, size_t n, void *exchange,
                             const struct adam_constants *constants)
 {
-    int16_t *remainders = matrix->remainders ? matrix->remainders + first : NULL;
-    kernel(element(matrix, matrix->parameters, first), remainders, matrix->m + first,
-           matrix->v + first, exchange, n, constants);
+    const struct host_adam_state s = host_adam_state(matrix, first);
+    kernel(s.parameters, s.remainders, s.m, s.v, exchange, n, constants);
 }
 
 static void commit_elements(const struct host_adam_matrix *matrix, size_t first, size_t n,
                             const void *exchange)
 {
-    memcpy(element(matrix, matrix->parameters, first), exchange, n * dtype_size(matrix->dtype));
+    memcpy(host_adam_state(matrix, first).parameters, exchange, n * dtype_size(matrix->dtype));
 }
 
 /* An update and, or not, its commit, piece by piece; what is left of a vector at the end is the
@@ -316,21 +324,21 @@ static void split(uint16_t *restrict parameters, int16_t *restrict remainders,
 void host_adam_read_masters(const struct host_adam_matrix *matrix, size_t first, size_t n,
                             float *masters)
 {
-    const void *parameters = element(matrix, matrix->parameters, first);
-    if (matrix->remainders)
-        join(masters, parameters, matrix->remainders + first, n);
+    const struct host_adam_state s = host_adam_state(matrix, first);
+    if (s.remainders)
+        join(masters, s.parameters, s.remainders, n);
     else
-        memcpy(masters, parameters, sizeof(float) * n);
+        memcpy(masters, s.parameters, sizeof(float) * n);
 }
 
 void host_adam_write_masters(const struct host_adam_matrix *matrix, size_t first, size_t n,
                              const float *masters)
 {
-    void *parameters = element(matrix, matrix->parameters, first);
-    if (matrix->remainders)
-        split(parameters, matrix->remainders + first, masters, n);
+    const struct host_adam_state s = host_adam_state(matrix, first);
+    if (s.remainders)
+        split(s.parameters, s.remainders, masters, n);
     else
-        memcpy(parameters, masters, sizeof(float) * n);
+        memcpy(s.parameters, masters, sizeof(float) * n);
 }
 
 int host_adam_cut(const struct host_adam_matrix *matrix, struct host_adam_chunk *chunks)

@@ -55,6 +55,17 @@ struct host_adam_matrix {
     bool decays;                /* the rule's weight decay applies in jobs */
 };
 
+/* State of adjacent elements of a matrix. */
+struct host_adam_state {
+    void *parameters;    /* of the matrix's dtype */
+    int16_t *remainders; /* or NULL */
+    float *m, *v;
+};
+
+/* Where that of elements from `first` on is to be read and written: all who do so ask here. A tier
+ * behind the host's memory, such as disk, would begin here. */
+struct host_adam_state host_adam_state(const struct host_adam_matrix *matrix, size_t first);
+
 /* Elements [first, first + n) of the masters, to or from an array of n. */
 void host_adam_read_masters(const struct host_adam_matrix *matrix, size_t first, size_t n,
                             float *masters);
