@@ -212,7 +212,7 @@ struct visits {
 
 /* Beside device->compute. */
 struct streams {
-    struct stream *summing;   /* gradients over ranks, to their owners */
+    struct stream *summing;   /* over ranks: gradients to their owners, norms to all */
     struct stream *reducing;  /* out of their slots; norms */
     struct stream *gathering; /* parameters from all ranks */
     struct stream *down, *up; /* the link, one each way */

@@ -110,6 +110,16 @@ static bool host_needs_norms(const struct engine *e)
     return e->defers && (gathers || notes_norms(e) || e->selection.looks);
 }
 
+/* Norms meet on all ranks: on the collectives' own stream, which goes first. */
+static void sum_norms(struct engine *e)
+{
+    if (e->ranks == 1)
+        return;
+    streams_follow(e, e->streams.summing, e->streams.reducing);
+    comm_device_all_reduce(e->comm, e->streams.summing, e->norms.squared, e->n_channels);
+    streams_follow(e, e->streams.reducing, e->streams.summing);
+}
+
 /* Squared norms of all channels, on all ranks, and what they say; the host learns it when
  * norm_known has passed. */
 static void measure_step(struct engine *e)
@@ -117,7 +127,7 @@ static void measure_step(struct engine *e)
     struct device *d = e->device;
     d->event_record(e->streams.read, d->compute);
     take_reduced(e);
-    comm_device_all_reduce(e->comm, e->streams.reducing, e->norms.squared, e->n_channels);
+    sum_norms(e);
     d->row_ops->summarise_norms(e->streams.reducing, e->norms.summary, e->norms.squared,
                                 e->selection.place_device, (int)e->n_channels,
                                 e->config.gradient_clipping);
