@@ -130,6 +130,15 @@ static bool load_tokenizer(struct run *run, struct zf_error *err)
     return run->tokenizer != NULL;
 }
 
+/* What training writes must give the ids that were learned with. */
+static bool check_tokenizer(const struct run *run, struct zf_error *err)
+{
+    const struct config *c = run->config;
+    return !c->do_train || c->plan ||
+           tokenizer_check_type(run->tokenizer, c->tokenizer_name,
+                                gpt_model_type(&run->model_config), err);
+}
+
 static void set_dropouts(struct gpt_config *m, const struct config *c)
 {
     if (c->embd_pdrop >= 0)
@@ -414,8 +423,9 @@ static bool read_input(struct run *run, struct zf_error *err)
 {
     struct config *c = run->config;
     return check_output(run, err) && read_model_config(run, err) && run_open_data(run, err) &&
-           check_labels(run, err) && load_tokenizer(run, err) && configure_model(run, err) &&
-           run_load_data(run, err) && check_metric(run, err) && check_predictions(run, err) &&
+           check_labels(run, err) && load_tokenizer(run, err) && check_tokenizer(run, err) &&
+           configure_model(run, err) && run_load_data(run, err) && check_metric(run, err) &&
+           check_predictions(run, err) &&
            (!c->do_train || config_resolve_steps(c, run->train.n_sequences, err));
 }
 

@@ -30,6 +30,24 @@ struct added_token *added_note(struct added_tokens *a, const char *text, bool *i
     return t;
 }
 
+static bool is_same_token(const struct added_token *a, const struct added_token *b)
+{
+    return strcmp(a->text, b->text) == 0 && a->id == b->id && a->strip_left == b->strip_left &&
+           a->strip_right == b->strip_right && a->single_word == b->single_word &&
+           a->late == b->late;
+}
+
+bool added_is_same(const struct added_tokens *a, const struct added_tokens *b)
+{
+    bool same = a->n == b->n;
+    for (int i = 0; same && i < a->n; i++) {
+        same = false;
+        for (int j = 0; !same && j < b->n; j++)
+            same = is_same_token(&a->tokens[i], &b->tokens[j]);
+    }
+    return same;
+}
+
 /* By first byte, and the longest first. */
 static int in_order(const void *a, const void *b)
 {

@@ -29,6 +29,8 @@ struct added_tokens {
 void added_free(struct added_tokens *a);
 /* The token of this text, which is new if *is_new; by its text alone, until it is changed. */
 struct added_token *added_note(struct added_tokens *a, const char *text, bool *is_new);
+/* Whether both have the same tokens, once these have their ids. */
+bool added_is_same(const struct added_tokens *a, const struct added_tokens *b);
 /* Once all are known, with their ids, and before any is looked for. */
 void added_index(struct added_tokens *a);
 

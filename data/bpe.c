@@ -230,6 +230,20 @@ static void index_characters(struct bpe *b)
     b->cuts_words = bpe_find_own(b, METASPACE, sizeof METASPACE - 1) >= 0;
 }
 
+/* Whether nothing is unknown. */
+static bool knows_all(const struct bpe *b)
+{
+    return b->has_all_bytes && (!b->rules.characters || b->rules.byte_fallback);
+}
+
+bool bpe_has_same_rules(const struct bpe *a, const struct bpe *b)
+{
+    return a->rules.characters == b->rules.characters &&
+           a->rules.byte_fallback == b->rules.byte_fallback &&
+           a->rules.ignore_merges == b->rules.ignore_merges &&
+           (knows_all(a) || (a->rules.fuse_unk == b->rules.fuse_unk && a->unk == b->unk));
+}
+
 bool bpe_index(struct bpe *b, const struct bpe_rules *rules, const char *path, struct zf_error *err)
 {
     b->rules = *rules;
@@ -238,8 +252,7 @@ bool bpe_index(struct bpe *b, const struct bpe_rules *rules, const char *path, s
         return false;
     b->unk = rules->unk_token ? bpe_find_own(b, rules->unk_token, strlen(rules->unk_token)) : -1;
     index_bytes(b);
-    bool knows_all = b->has_all_bytes && (!rules->characters || rules->byte_fallback);
-    if (rules->unk_token && b->unk < 0 && !knows_all)
+    if (rules->unk_token && b->unk < 0 && !knows_all(b))
         return zf_fail(err, "%s: the unknown token \"%.200s\" is not in the vocabulary", path,
                        rules->unk_token);
     if (rules->characters)

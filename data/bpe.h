@@ -41,6 +41,9 @@ bool bpe_index(struct bpe *b, const struct bpe_rules *rules, const char *path,
 bool bpe_add_merge(struct bpe *b, const char *left, size_t n_left, const char *right,
                    size_t n_right, struct zf_error *err);
 
+/* Whether both go by the same rules, of two with the same tokens. */
+bool bpe_has_same_rules(const struct bpe *a, const struct bpe *b);
+
 int bpe_n_tokens(const struct bpe *b);
 /* The id of the token that files spell like this, or -1. */
 int bpe_find(const struct bpe *b, const char *text, size_t n);

@@ -102,6 +102,21 @@ void normalizer_add_replace(struct normalizer *n, const char *pattern, const cha
     add(n, REPLACE, pattern, content);
 }
 
+static bool is_same_text(const char *a, const char *b)
+{
+    return a && b ? strcmp(a, b) == 0 : a == b;
+}
+
+bool normalizer_is_same(const struct normalizer *a, const struct normalizer *b)
+{
+    bool same = a->n_steps == b->n_steps;
+    for (int i = 0; same && i < a->n_steps; i++)
+        same = a->steps[i].kind == b->steps[i].kind &&
+               is_same_text(a->steps[i].pattern, b->steps[i].pattern) &&
+               is_same_text(a->steps[i].content, b->steps[i].content);
+    return same;
+}
+
 /* A text that grows. */
 struct string {
     char *text;

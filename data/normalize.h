@@ -6,6 +6,7 @@
 #ifndef ZF_DATA_NORMALIZE_H
 #define ZF_DATA_NORMALIZE_H
 
+#include <stdbool.h>
 #include <stddef.h>
 
 struct normalizer;
@@ -17,6 +18,9 @@ void normalizer_add_nfc(struct normalizer *n);
 void normalizer_add_prepend(struct normalizer *n, const char *text);
 /* pattern, which is not empty, stands for itself. */
 void normalizer_add_replace(struct normalizer *n, const char *pattern, const char *content);
+
+/* Whether both take the same steps. */
+bool normalizer_is_same(const struct normalizer *a, const struct normalizer *b);
 
 /* The normalized text as a new string of *n_out bytes, or NULL where it is the same. An empty text
  * stays empty. */

@@ -12,7 +12,6 @@ struct pipeline *pipeline_create(void)
     p->splitter = splitter_create();
     p->bpe = bpe_create();
     p->eos = p->pad = -1;
-    p->class = "PreTrainedTokenizerFast";
     return p;
 }
 
@@ -25,6 +24,15 @@ void pipeline_free(struct pipeline *p)
     splitter_free(p->splitter);
     bpe_free(p->bpe);
     free(p);
+}
+
+const char *pipeline_difference(const struct pipeline *a, const struct pipeline *b)
+{
+    return !normalizer_is_same(a->normalizer, b->normalizer) ? "normalizer"
+           : !splitter_is_same(a->splitter, b->splitter)     ? "pre_tokenizer"
+           : !bpe_has_same_rules(a->bpe, b->bpe)             ? "model"
+           : !added_is_same(&a->added, &b->added)            ? "added_tokens"
+                                                             : NULL;
 }
 
 /* Where a call's ids go. A word is encoded in place while its longest result fits, else in scratch

@@ -30,6 +30,9 @@ struct pipeline {
 struct pipeline *pipeline_create(void);
 void pipeline_free(struct pipeline *p);
 
+/* What one of two with the same tables has otherwise, in tokenizer.json's words; NULL: nothing. */
+const char *pipeline_difference(const struct pipeline *a, const struct pipeline *b);
+
 /* As tokenizer_encode and tokenizer_decode. */
 size_t pipeline_encode(const struct pipeline *p, const char *text, size_t n, int *ids,
                        size_t capacity);

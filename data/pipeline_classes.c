@@ -1,47 +1,73 @@
 #include "data/pipeline_classes.h"
 
+#include <string.h>
+
 static const char qwen2_pattern[] = "(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\\r\\n\\p{L}\\p{N}]?\\p{L}+|"
                                     "\\p{N}| ?[^\\s\\p{L}\\p{N}]+[\\r\\n]*|"
                                     "\\s*[\\r\\n]+|\\s+(?!\\S)|\\s+";
 
-static enum stages stages_of_class(const struct settings *s)
+static const char *const classes[] = {[OF_FILE] = "PreTrainedTokenizerFast",
+                                      [OF_GPT2] = "GPT2Tokenizer",
+                                      [OF_LLAMA] = "LlamaTokenizer",
+                                      [OF_QWEN2] = "Qwen2Tokenizer"};
+
+const char *pipeline_class(enum stages stages)
 {
-    return settings_class_is(s, "LlamaTokenizer")   ? OF_LLAMA
-           : settings_class_is(s, "Qwen2Tokenizer") ? OF_QWEN2
-           : settings_class_is(s, "GPT2Tokenizer")  ? OF_GPT2
-                                                    : OF_FILE;
+    return classes[stages];
 }
 
-/* As AutoTokenizer chooses. Models of some types have a class, whatever the file says; of others,
- * where it says nothing. In another model's folder the tokenizer then needs another class's
- * name. */
-enum stages pipeline_choose_stages(struct pipeline *p, const struct settings *s)
+static enum stages stages_of_class(const struct settings *s)
 {
-    static const struct {
-        const char *model_type;
-        enum stages stages;
-        bool always;
-    } types[] = {{"mistral", OF_FILE, true},
-                 {"qwen2", OF_QWEN2, true},
-                 {"qwen3", OF_QWEN2, false},
-                 {"gpt2", OF_GPT2, false}};
-    bool named =
-        settings_get(&s->config, "tokenizer_class") || settings_get(&s->model, "tokenizer_class");
-    enum stages stages = stages_of_class(s);
-    for (size_t i = 0; i < sizeof types / sizeof *types; i++)
-        if ((types[i].always || !named) &&
-            settings_is(&s->model, "model_type", types[i].model_type)) {
-            p->needs_class = types[i].stages != stages;
-            return types[i].stages;
-        }
-    return stages;
+    for (enum stages stages = OF_GPT2; stages <= OF_QWEN2; stages++)
+        if (settings_class_is(s, classes[stages]))
+            return stages;
+    return OF_FILE;
+}
+
+/* Models of some types have a class, whatever the files say; of others, where they say nothing. */
+static const struct type {
+    const char *model_type;
+    enum stages stages;
+    bool always;
+} types[] = {{"mistral", OF_FILE, true},
+             {"qwen2", OF_QWEN2, true},
+             {"qwen3", OF_QWEN2, false},
+             {"gpt2", OF_GPT2, false}};
+
+static const struct type *find_type(const char *model_type)
+{
+    for (size_t i = 0; model_type && i < sizeof types / sizeof *types; i++)
+        if (strcmp(types[i].model_type, model_type) == 0)
+            return &types[i];
+    return NULL;
+}
+
+enum stages pipeline_choose_stages(const struct settings *s)
+{
+    const struct type *type = find_type(s->model_type);
+    return type && (type->always || !settings_class(s)) ? type->stages : stages_of_class(s);
+}
+
+void pipeline_set_class(struct pipeline *p, enum stages stages, const struct settings *s)
+{
+    p->class = classes[stages];
+    p->needs_class = !json_is_string(settings_get(&s->config, "tokenizer_class")) ||
+                     stages_of_class(s) != stages;
+}
+
+bool pipeline_type_decides(const char *model_type, enum stages *stages)
+{
+    const struct type *type = find_type(model_type);
+    if (!type || !type->always)
+        return false;
+    *stages = type->stages;
+    return true;
 }
 
 static bool set_byte_level_stages(struct pipeline *p, const struct settings *s, bool qwen2,
                                   struct zf_error *err)
 {
     const struct split_pattern pattern = {.text = qwen2_pattern};
-    p->class = qwen2 ? "Qwen2Tokenizer" : "GPT2Tokenizer";
     if (qwen2) {
         normalizer_add_nfc(p->normalizer);
         if (!splitter_add_pattern(p->splitter, &pattern, err))

@@ -9,8 +9,14 @@
 /* Its tokenizer.json's, or those of a class. */
 enum stages { OF_FILE, OF_GPT2, OF_LLAMA, OF_QWEN2 };
 
-/* Sets p->needs_class where the type of the model decides. */
-enum stages pipeline_choose_stages(struct pipeline *p, const struct settings *s);
+/* As AutoTokenizer chooses. */
+enum stages pipeline_choose_stages(const struct settings *s);
+/* Sets p->class and p->needs_class. */
+void pipeline_set_class(struct pipeline *p, enum stages stages, const struct settings *s);
+/* Whether a model of this type has these stages, whatever class the files name. */
+bool pipeline_type_decides(const char *model_type, enum stages *stages);
+/* What Transformers calls them. */
+const char *pipeline_class(enum stages stages);
 /* The stages of a class, which is not OF_FILE, and its rules. */
 bool pipeline_set_stages(struct pipeline *p, enum stages stages, const struct settings *s,
                          struct bpe_rules *rules, struct zf_error *err);

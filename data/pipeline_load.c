@@ -226,7 +226,8 @@ static bool load_vocab(struct pipeline *p, const struct settings *s, const char 
                        const char *merges, struct zf_error *err)
 {
     struct bpe_rules rules;
-    enum stages stages = pipeline_choose_stages(p, s) == OF_QWEN2 ? OF_QWEN2 : OF_GPT2;
+    enum stages stages = pipeline_choose_stages(s) == OF_QWEN2 ? OF_QWEN2 : OF_GPT2;
+    pipeline_set_class(p, stages, s);
     if (!check_vocab_class(s, err) || !tables_read_vocab(p->bpe, vocab, err) ||
         !read_listed_tokens(p, s, err) || !read_added_file(p, s, err))
         return false;
@@ -239,10 +240,11 @@ static bool load_vocab(struct pipeline *p, const struct settings *s, const char 
            read_bos_and_eos(p, s, stages == OF_QWEN2 ? NULL : end_of_text, end_of_text, err);
 }
 
-struct pipeline *pipeline_load_vocab(const char *directory, struct zf_error *err)
+struct pipeline *pipeline_load_vocab(const char *directory, const char *model_type,
+                                     struct zf_error *err)
 {
     struct settings s;
-    if (!settings_load(&s, directory, err))
+    if (!settings_load(&s, directory, model_type, err))
         return NULL;
     struct pipeline *p = pipeline_create();
     char *vocab = zf_format("%s/vocab.json", directory);
@@ -351,20 +353,22 @@ static bool read_tables(struct pipeline *p, const struct bpe_rules *rules, const
     return tables_scan_merges(p->bpe, &merges, err);
 }
 
-struct pipeline *pipeline_load_json(const char *directory, struct zf_error *err)
+struct pipeline *pipeline_load_json(const char *directory, const char *model_type,
+                                    struct zf_error *err)
 {
     struct settings s;
     struct document d;
     struct bpe_rules rules;
-    if (!settings_load(&s, directory, err))
+    if (!settings_load(&s, directory, model_type, err))
         return NULL;
     struct pipeline *p = pipeline_create();
     char *path = zf_format("%s/tokenizer.json", directory);
     bool ok = document_load(&d, path, err);
     if (ok) {
-        enum stages stages = pipeline_choose_stages(p, &s);
+        enum stages stages = pipeline_choose_stages(&s);
         if (stages == OF_LLAMA && strstr(d.text, "\"ByteLevel\""))
             stages = OF_FILE;
+        pipeline_set_class(p, stages, &s);
         ok = pipeline_read_rules(p, &rules, &d.rest, stages == OF_FILE, err) &&
              (stages == OF_FILE || pipeline_set_stages(p, stages, &s, &rules, err)) &&
              read_tables(p, &rules, &d, &s, stages, err) &&
@@ -427,6 +431,7 @@ static bool load_model(struct pipeline *p, const struct settings *s, const char 
     struct bpe_rules rules;
     struct spm_piece piece;
     bool broken;
+    pipeline_set_class(p, OF_LLAMA, s);
     if (!pipeline_set_stages(p, OF_LLAMA, s, &rules, err) || !add_pieces(p, bytes, n, path, err) ||
         !read_listed_tokens(p, s, err) || !read_added_file(p, s, err))
         return false;
@@ -446,16 +451,15 @@ static bool load_model(struct pipeline *p, const struct settings *s, const char 
 static bool choose_rules(const struct settings *s, const char *path, bool *is_llama,
                          struct zf_error *err)
 {
-    static const char *const others[] = {"mistral", "qwen2"}; /* they have classes of their own */
+    enum stages decided;
     const bool alone = !s->config.root && !s->model.root;
     *is_llama = settings_class_is(s, "LlamaTokenizer");
     if (alone || settings_class_is(s, "BertGenerationTokenizer"))
         return true;
-    for (int i = 0; i < 2; i++)
-        if (settings_is(&s->model, "model_type", others[i]))
-            return zf_fail(
-                err, "%s: there is no tokenizer.json beside it, which a model of type %s needs",
-                path, others[i]);
+    if (pipeline_type_decides(s->model_type, &decided))
+        return zf_fail(err,
+                       "%s: there is no tokenizer.json beside it, which a model of type %s needs",
+                       path, s->model_type);
     const char *class = settings_class(s);
     return *is_llama ||
            zf_fail(err,
@@ -471,7 +475,7 @@ bool pipeline_load_model(struct pipeline **p, const char *directory, const char 
     struct settings s;
     bool is_llama;
     *p = NULL;
-    if (!settings_load(&s, directory, err))
+    if (!settings_load(&s, directory, NULL, err))
         return false;
     bool ok = choose_rules(&s, path, &is_llama, err);
     if (ok && is_llama) {

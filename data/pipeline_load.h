@@ -13,10 +13,13 @@
 
 #include "data/pipeline.h"
 
-/* From `directory`/tokenizer.json. */
-struct pipeline *pipeline_load_json(const char *directory, struct zf_error *err);
-/* From vocab.json and merges.txt there. */
-struct pipeline *pipeline_load_vocab(const char *directory, struct zf_error *err);
+/* From `directory`/tokenizer.json, as in the folder of a model of this type; NULL: of that which
+ * config.json there names. */
+struct pipeline *pipeline_load_json(const char *directory, const char *model_type,
+                                    struct zf_error *err);
+/* The same, from vocab.json and merges.txt. */
+struct pipeline *pipeline_load_vocab(const char *directory, const char *model_type,
+                                     struct zf_error *err);
 /* From the bytes of a SentencePiece model, where tokenizer_config.json says LlamaTokenizer. *p is
  * NULL where it is to be the SentencePiece library's own: alone in its folder, or a
  * BertGenerationTokenizer. Anything else is a fault. `path` is for messages. */

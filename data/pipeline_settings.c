@@ -29,7 +29,8 @@ static bool check_settings(const struct settings *s, struct zf_error *err)
     return true;
 }
 
-bool settings_load(struct settings *s, const char *directory, struct zf_error *err)
+bool settings_load(struct settings *s, const char *directory, const char *model_type,
+                   struct zf_error *err)
 {
     static const char *const names[] = {"tokenizer_config.json", "special_tokens_map.json",
                                         "added_tokens.json", "config.json"};
@@ -41,6 +42,8 @@ bool settings_load(struct settings *s, const char *directory, struct zf_error *e
         if (file_exists(s->paths[i]))
             ok = json_load(files[i], s->paths[i], err);
     }
+    s->model_type =
+        model_type ? model_type : json_string_value(settings_get(&s->model, "model_type"));
     ok = ok && check_settings(s, err);
     if (!ok)
         settings_free(s);

@@ -12,10 +12,13 @@ struct settings {
     struct json_file special; /* special_tokens_map.json */
     struct json_file added;   /* added_tokens.json */
     struct json_file model;   /* config.json */
+    const char *model_type;   /* NULL: not known */
 };
 
-/* Fails where one of them is no JSON, or asks for what is not done here. */
-bool settings_load(struct settings *s, const char *directory, struct zf_error *err);
+/* model_type: of the model in whose folder the tokenizer is to be; NULL: as config.json there has
+ * it. Fails where a file is no JSON, or asks for what is not done here. */
+bool settings_load(struct settings *s, const char *directory, const char *model_type,
+                   struct zf_error *err);
 void settings_free(struct settings *s);
 
 /* NULL where the file or the key is absent. */

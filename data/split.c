@@ -21,7 +21,8 @@ enum kind { PATTERN, PREFIX_SPACE, SPACES };
 struct step {
     enum kind kind;
     pcre2_code *code; /* PATTERN */
-    bool jit;
+    char *pattern;    /* its text */
+    bool literal, jit;
     enum split_behavior behavior;
     bool invert;
     enum metaspace_prefix prefix; /* SPACES */
@@ -128,12 +129,18 @@ struct splitter *splitter_create(void)
     return s;
 }
 
+static void free_step(struct step *step)
+{
+    pcre2_code_free(step->code);
+    free(step->pattern);
+}
+
 void splitter_free(struct splitter *s)
 {
     if (!s)
         return;
     for (int i = 0; i < s->n_steps; i++)
-        pcre2_code_free(s->steps[i].code);
+        free_step(&s->steps[i]);
     pcre2_general_context_free(s->memory);
     free(s);
 }
@@ -141,7 +148,7 @@ void splitter_free(struct splitter *s)
 static bool add_step(struct splitter *s, struct step step, struct zf_error *err)
 {
     if (s->n_steps == MAX_STEPS) {
-        pcre2_code_free(step.code);
+        free_step(&step);
         return zf_fail(err, "there are more than %d steps", MAX_STEPS);
     }
     s->steps[s->n_steps++] = step;
@@ -166,6 +173,8 @@ bool splitter_add_pattern(struct splitter *s, const struct split_pattern *patter
     }
     const struct step step = {.kind = PATTERN,
                               .code = code,
+                              .pattern = zf_strdup(pattern->text),
+                              .literal = pattern->literal,
                               .jit = pcre2_jit_compile(code, PCRE2_JIT_COMPLETE) == 0,
                               .behavior = pattern->behavior,
                               .invert = pattern->invert};
@@ -186,6 +195,21 @@ bool splitter_add_metaspace(struct splitter *s, enum metaspace_prefix prefix, bo
                             struct zf_error *err)
 {
     return add_step(s, (struct step){.kind = SPACES, .prefix = prefix, .cut = cut}, err);
+}
+
+static bool is_same_step(const struct step *a, const struct step *b)
+{
+    return a->kind == b->kind && a->literal == b->literal && a->behavior == b->behavior &&
+           a->invert == b->invert && a->prefix == b->prefix && a->cut == b->cut &&
+           (a->kind != PATTERN || strcmp(a->pattern, b->pattern) == 0);
+}
+
+bool splitter_is_same(const struct splitter *a, const struct splitter *b)
+{
+    bool same = a->n_steps == b->n_steps;
+    for (int i = 0; same && i < a->n_steps; i++)
+        same = is_same_step(&a->steps[i], &b->steps[i]);
+    return same;
 }
 
 /* One call's state. */

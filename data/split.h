@@ -51,6 +51,9 @@ bool splitter_add_prefix_space(struct splitter *s, struct zf_error *err);
 bool splitter_add_metaspace(struct splitter *s, enum metaspace_prefix prefix, bool cut,
                             struct zf_error *err);
 
+/* Whether both take the same steps. */
+bool splitter_is_same(const struct splitter *a, const struct splitter *b);
+
 /* Calls emit(context, word, bytes) for each word in order. first: the text begins where the whole
  * text does. */
 typedef void splitter_emit(void *context, const char *word, size_t n);

@@ -3,6 +3,7 @@
 #include "data/alloc.h"
 #include "data/file.h"
 #include "data/json.h"
+#include "data/pipeline_classes.h"
 #include "data/pipeline_load.h"
 #include "data/spm.h"
 
@@ -132,9 +133,9 @@ struct tokenizer *tokenizer_load(const char *directory, struct zf_error *err)
     if (!file_is_directory(directory))
         ok = zf_fail(err, "%s: there is no such folder to load a tokenizer from", directory);
     else if (has_file(directory, "tokenizer.json"))
-        ok = (t->bpe = pipeline_load_json(directory, err));
+        ok = (t->bpe = pipeline_load_json(directory, NULL, err));
     else if (has_file(directory, "vocab.json") && has_file(directory, "merges.txt"))
-        ok = (t->bpe = pipeline_load_vocab(directory, err));
+        ok = (t->bpe = pipeline_load_vocab(directory, NULL, err));
     else
         ok = load_sentencepiece(t, directory, err);
     if (ok && keep_files(t, directory, err))
@@ -215,6 +216,45 @@ const char *tokenizer_file(const struct tokenizer *t, const char *name, size_t *
             return t->files[i].text;
         }
     return NULL;
+}
+
+/* Whether the pipeline that the type of the model decides on is this one. */
+static bool is_as_decided(const struct tokenizer *t, const char *directory, const char *model_type,
+                          enum stages stages, struct zf_error *why)
+{
+    size_t n;
+    const bool file = tokenizer_file(t, "tokenizer.json", &n);
+    if (t->bpe && strcmp(t->bpe->class, pipeline_class(stages)) == 0)
+        return true;
+    if (t->spm || (!file && (stages == OF_FILE || !tokenizer_file(t, "vocab.json", &n))))
+        return zf_fail(why, "there is no tokenizer.json");
+    struct pipeline *made = file ? pipeline_load_json(directory, model_type, why)
+                                 : pipeline_load_vocab(directory, model_type, why);
+    if (!made)
+        return false;
+    const char *other = pipeline_difference(t->bpe, made);
+    pipeline_free(made);
+    return !other || zf_fail(why, "its %s differs", other);
+}
+
+bool tokenizer_check_type(const struct tokenizer *t, const char *directory, const char *model_type,
+                          struct zf_error *err)
+{
+    static const char *const of_file = "tokenizer.json";
+    enum stages stages;
+    struct zf_error why;
+    if (!pipeline_type_decides(model_type, &stages) ||
+        is_as_decided(t, directory, model_type, stages, &why))
+        return true;
+    const char *own = t->spm ? "SentencePiece" : t->bpe->class;
+    return zf_fail(
+        err,
+        "the tokenizer of %s has the pipeline of %s, but with a model of type %s Transformers "
+        "makes that of %s, whatever else the folder says (%.300s), and would not read the same "
+        "ids from what is written: choose a tokenizer of that kind, or a model of another type, "
+        "such as llama",
+        directory, strcmp(own, pipeline_class(OF_FILE)) == 0 ? of_file : own, model_type,
+        stages == OF_FILE ? of_file : pipeline_class(stages), why.text);
 }
 
 static void set_token(const struct tokenizer *t, json_t *object, const char *key, int id)
@@ -334,7 +374,8 @@ bool tokenizer_save(const struct tokenizer *t, const char *directory, int pad, s
             return false;
     if (!t->model.text)
         return true;
-    char *path = zf_format("%s/%s", directory, has_config(t) ? t->model_name : "spiece.model");
+    const bool renamed = t->spm && !has_config(t);
+    char *path = zf_format("%s/%s", directory, renamed ? "spiece.model" : t->model_name);
     bool ok = file_write(path, t->model.text, t->model.n, err);
     free(path);
     return ok;

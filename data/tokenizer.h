@@ -48,11 +48,17 @@ bool tokenizer_is_special(const struct tokenizer *t, int id);
  * tokenizer's tables, such as "tokenizer_config.json"; NULL where there is none. */
 const char *tokenizer_file(const struct tokenizer *t, const char *name, size_t *bytes);
 
+/* Whether Transformers gives these ids in the folder of a model of this type, with the files that
+ * tokenizer_save writes. It makes the tokenizers of some types by rules of their own, whatever the
+ * files say. `directory` is where this one is from. */
+bool tokenizer_check_type(const struct tokenizer *t, const char *directory, const char *model_type,
+                          struct zf_error *err);
+
 /* Puts into `directory` the files from which both Transformers and tokenizer_load make this
- * tokenizer again, in any model's folder: its own files, and tokenizer_config.json where the source
- * had none, or left the class to the model's type. pad: a special token that is named there for
- * padding if the tokenizer has none for that, or -1. Removes another tokenizer's files of the same
- * kind. */
+ * tokenizer again, in the folder of any model that tokenizer_check_type lets pass: its own files,
+ * and tokenizer_config.json where the source had none, or did not name the class itself. pad: a
+ * special token that is named there for padding if the tokenizer has none for that, or -1. Removes
+ * another tokenizer's files of the same kind. */
 bool tokenizer_save(const struct tokenizer *t, const char *directory, int pad,
                     struct zf_error *err);
 

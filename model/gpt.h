@@ -70,6 +70,8 @@ struct gpt_config {
 struct heads gpt_heads(const struct gpt_config *config);
 /* What config.json calls the longest sequence: "n_positions" or "max_position_embeddings". */
 const char *gpt_positions_key(const struct gpt_config *config);
+/* What config.json says of the architecture, such as "llama". */
+const char *gpt_model_type(const struct gpt_config *config);
 /* Fails where the model is wider than the device's operators take. */
 bool gpt_fits_device(const struct gpt_config *config, const struct device *device,
                      struct zf_error *err);

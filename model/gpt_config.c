@@ -510,6 +510,11 @@ const char *gpt_positions_key(const struct gpt_config *config)
     return config->arch->keys->n_positions;
 }
 
+const char *gpt_model_type(const struct gpt_config *config)
+{
+    return config->arch->model_type;
+}
+
 bool gpt_fits_device(const struct gpt_config *c, const struct device *d, struct zf_error *err)
 {
     const struct gpt_keys *keys = c->arch->keys;

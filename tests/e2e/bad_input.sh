@@ -145,6 +145,21 @@ rm "$tokenizer"/* && head -c 100 tests/fixtures/tokenizer/spm_bpe.model >"$token
 task "a cut SentencePiece model" "tokenizer.model"
 rm "$tokenizer"/*
 task "a folder without a tokenizer" "tokenizer"
+for type in mistral qwen2; do # Transformers would read another one from what is written
+    mkdir "$scratch/$type"
+    echo "{\"model_type\": \"$type\", \"vocab_size\": 8000, \"hidden_size\": 16, \"intermediate_size\": 24,
+        \"num_hidden_layers\": 1, \"num_attention_heads\": 2, \"num_key_value_heads\": 1}" >"$scratch/$type/config.json"
+    task "GPT-2's tokenizer and a model of type $type" "the tokenizer of .*GPT2Tokenizer.*type $type .*choose a tokenizer" \
+        SST-2 --config_name "$scratch/$type"
+done
+task "GPT-2's tokenizer and Qwen2.5's preset" "Qwen2Tokenizer" SST-2 --config_name qwen2.5-0.5b
+qwen=tests/fixtures/tokenizer/shapes/qwen2
+check "Qwen's tokenizer and a model of type qwen2" "$train" --config "$config" --task_name SST-2 --data_dir "$glue" \
+    --config_name "$scratch/qwen2" --tokenizer_name "$qwen" --output_dir "$scratch/of-qwen"
+check "it is evaluated with GPT-2's, which writes no model" "$train" --config "$config" --task_name SST-2 --data_dir "$glue" \
+    --model_name_or_path "$scratch/of-qwen" --tokenizer_name "$tokenizer" --do_eval
+check "and planned with GPT-2's" "$train" --config "$config" --task_name SST-2 --data_dir "$glue" --plan h100 \
+    --config_name "$scratch/qwen2" --tokenizer_name "$tokenizer"
 
 # Model.
 trained "no such model" "nowhere" --model_name_or_path "$scratch/nowhere"
@@ -253,4 +268,5 @@ printf 'a good film\t7\n' >>"$glue/SST-2/train.tsv"
 pair "a bad row" "SST-2/train.tsv:[0-9]+: "
 truncate -s 5000 "$tokenizer/vocab.json"
 pair "a cut vocabulary" "tokenizer/vocab.json:[0-9]+"
+pair "another kind's tokenizer" "the tokenizer of .*Qwen2Tokenizer" --config_name "$scratch/qwen2"
 finish

@@ -29,6 +29,44 @@ for shape in llama2 mistral; do # with a token in front of each sentence
     same "$shape" data/sample/SST-2/dev.tsv --tokenizer_name "tests/fixtures/tokenizer/shapes/$shape"
 done
 same llama data/sample/SST-2/dev.tsv --config_name llama
+
+# A tokenizer of any kind and a model of any type: Transformers gives the tokenizer's ids with what is written, or the run is refused.
+shapes=(tests/fixtures/tokenizer/shapes/*/)
+for shape in llama2 llama3 smollm2; do # of no class and type
+    cp -r "tests/fixtures/tokenizer/shapes/$shape" "$scratch/plain-$shape"
+    rm "$scratch/plain-$shape/config.json"
+    echo '{"model_max_length": 512}' >"$scratch/plain-$shape/tokenizer_config.json"
+    shapes+=("$scratch/plain-$shape/")
+done
+written=()
+for type in mistral qwen2 qwen3 gpt; do # the last one is a preset of type gpt2
+    model=$type
+    if [ $type != gpt ]; then
+        model=$scratch/of-type-$type
+        mkdir "$model"
+        echo "{\"model_type\": \"$type\", \"vocab_size\": 1200, \"hidden_size\": 16, \"intermediate_size\": 24, \"head_dim\": 8,
+            \"num_hidden_layers\": 1, \"num_attention_heads\": 2, \"num_key_value_heads\": 1}" >"$model/config.json"
+    fi
+    for shape in "${shapes[@]}"; do
+        out=$scratch/$type-$(basename "$shape")-written
+        if "$train" --config configs/sample.json --max_train_samples 32 --max_steps 1 --no_do_eval --config_name "$model" \
+            --tokenizer_name "$shape" --output_dir "$out" >"$scratch/log" 2>&1; then
+            written+=("$shape" "$out")
+        else
+            check "$(basename "$shape") and a model of type $type: the tokenizer is refused" grep "choose a tokenizer of that kind" "$scratch/log"
+        fi
+    done
+done
+if ! "$python" -c "import sentencepiece, google.protobuf" 2>/dev/null; then
+    echo "without shapes/llama2_model: $python has no sentencepiece or protobuf"
+    kept=()
+    for folder in "${written[@]}"; do
+        [[ $folder = *llama2_model* ]] || kept+=("$folder")
+    done
+    written=("${kept[@]}")
+fi
+check "what is written gives the same ids" "$python" tests/e2e/lib/same_ids.py "${written[@]}"
+tail -n 1 "$scratch/check.log"
 shared=$root/../shared
 if [ -d "$shared/glue/SST-2" ]; then
     same glue "$shared/glue/SST-2/dev.tsv" --data_dir "$shared/glue" \

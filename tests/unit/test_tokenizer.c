@@ -12,6 +12,7 @@
 #include <pthread.h>
 
 #define FIXTURES ZF_TESTS_DIR "/fixtures/tokenizer"
+#define SHAPES   FIXTURES "/shapes"
 #define SAMPLE   ZF_TESTS_DIR "/../data/sample/tokenizer"
 
 static void put(const char *name, const char *text)
@@ -616,15 +617,122 @@ static void saves(void **state)
     put("tokenizer_config.json", "\xEF\xBB\xBF{\"model_max_length\": 8}");
     put("config.json", "{\"model_type\": \"gpt2\"}");
     check_saved_class(folder, "GPT2Tokenizer");
-    assert_int_equal(remove_file("tokenizer.json"), 0);
-    assert_int_equal(remove_file("tokenizer_config.json"), 0);
+    /* So is one that config.json names, or none does. */
+    put("config.json", "{\"model_type\": \"llama\", \"tokenizer_class\": \"LlamaTokenizer\"}");
+    copy(SHAPES "/llama2/tokenizer.json", "tokenizer.json");
+    check_saved_class(folder, "LlamaTokenizer");
     assert_int_equal(remove_file("config.json"), 0);
+    check_saved_class(folder, "PreTrainedTokenizerFast");
+    copy(SAMPLE "/vocab.json", "vocab.json");
+    copy(SAMPLE "/merges.txt", "merges.txt");
+    assert_int_equal(remove_file("tokenizer.json"), 0);
+    check_saved_class(folder, "GPT2Tokenizer");
+    assert_int_equal(remove_file("vocab.json"), 0);
+    assert_int_equal(remove_file("merges.txt"), 0);
+    assert_int_equal(remove_file("tokenizer_config.json"), 0);
     copy(FIXTURES "/spm_bpe.model", "mine.model");
     check_saved_class(folder, "BertGenerationTokenizer");
     assert_true(is_there(saved, "spiece.model"));
     assert_false(is_there(saved, "tokenizer.json"));
     free(saved);
     free(kept);
+}
+
+static bool fits_type(const char *directory, const char *model_type, struct zf_error *err)
+{
+    struct tokenizer *t = load(directory);
+    const bool fits = tokenizer_check_type(t, directory, model_type, err);
+    tokenizer_free(t);
+    return fits;
+}
+
+/* In folders of which types of model Transformers gives a tokenizer's ids. */
+static void fits_types_as_in_transformers(void **state)
+{
+    (void)state;
+    static const char *const types[] = {"gpt2", "llama", "mistral", "qwen2", "qwen3", "smollm3"};
+    struct json_file f;
+    struct zf_error err;
+    const char *name;
+    json_t *fitting;
+    assert_works(json_load(&f, FIXTURES "/types.json", &err), err);
+    json_object_foreach(f.root, name, fitting)
+    {
+        char *directory = zf_format("%s/%s", FIXTURES, name);
+        for (size_t i = 0, next = 0; i < sizeof types / sizeof *types; i++) {
+            const char *listed = json_string_value(json_array_get(fitting, next));
+            const bool expected = listed && strcmp(listed, types[i]) == 0;
+            if (fits_type(directory, types[i], &err) != expected)
+                fail_msg("%s and a model of type %s: expected %d", name, types[i], expected);
+            next += expected;
+        }
+        free(directory);
+    }
+    assert_int_equal(json_object_size(f.root), 17);
+    json_free(&f);
+}
+
+static void says_what_does_not_fit(void **state)
+{
+    (void)state;
+    struct zf_error err;
+    assert_false(fits_type(SHAPES "/llama2", "qwen2", &err));
+    assert_says(err, "shapes/llama2 has the pipeline of LlamaTokenizer, but with a model of type "
+                     "qwen2 Transformers makes that of Qwen2Tokenizer, whatever else the folder "
+                     "says (its normalizer differs), and would not read the same ids");
+    assert_false(fits_type(SHAPES "/smollm2", "mistral", &err));
+    assert_says(err, "makes that of tokenizer.json, whatever else the folder says (its "
+                     "pre_tokenizer differs)");
+    assert_false(fits_type(SAMPLE, "mistral", &err));
+    assert_says(err, "(there is no tokenizer.json)");
+    copy(FIXTURES "/spm_bpe.model", "tokenizer.model");
+    assert_false(fits_type(folder, "qwen2", &err));
+    assert_says(err, "has the pipeline of SentencePiece");
+    assert_true(fits_type(folder, "qwen3", &err));
+}
+
+/* tokenizer.json of a shape, in the folder; the caller changes it and calls put_shape. */
+static void load_shape(const char *path, struct json_file *f)
+{
+    struct zf_error err;
+    assert_works(json_load(f, path, &err), err);
+}
+
+static void put_shape(struct json_file *f)
+{
+    struct zf_error err;
+    char *path = zf_format("%s/tokenizer.json", folder);
+    assert_works(json_write(path, f->root, 17, &err), err);
+    json_free(f);
+    free(path);
+}
+
+/* What the type's class would make, in the words of another class. */
+static void fits_where_the_pipeline_is_the_same(void **state)
+{
+    (void)state;
+    struct json_file f;
+    struct zf_error err;
+    put("tokenizer_config.json", "{\"tokenizer_class\": \"LlamaTokenizer\"}");
+    load_shape(SHAPES "/mistral/tokenizer.json", &f);
+    put_shape(&f);
+    assert_true(fits_type(folder, "mistral", &err));
+    load_shape(SHAPES "/mistral/tokenizer.json", &f);
+    json_object_set_new(json_find(&f, "model"), "ignore_merges", json_true());
+    put_shape(&f);
+    assert_false(fits_type(folder, "mistral", &err));
+    assert_says(err, "(its model differs)");
+    put("tokenizer_config.json", "{\"tokenizer_class\": \"PreTrainedTokenizerFast\"}");
+    load_shape(SHAPES "/qwen2/tokenizer.json", &f);
+    put_shape(&f);
+    assert_true(fits_type(folder, "qwen2", &err));
+    /* Of the class's own tokens one is a word to the file. */
+    load_shape(SHAPES "/qwen2/tokenizer.json", &f);
+    assert_int_equal(json_array_remove(json_find(&f, "added_tokens"), 0), 0);
+    json_object_set_new(json_find(&f, "model.vocab"), "<|endoftext|>", json_integer(1000));
+    put_shape(&f);
+    assert_false(fits_type(folder, "qwen2", &err));
+    assert_says(err, "(its added_tokens differs)");
 }
 
 static void saves_without_its_source(void **state)
@@ -766,6 +874,9 @@ int main(void)
         in_folder(refuses_sentencepiece_of_unknown_rules),
         in_folder(sentencepiece_takes_any_bytes),
         in_folder(saves),
+        in_folder(fits_types_as_in_transformers),
+        in_folder(says_what_does_not_fit),
+        in_folder(fits_where_the_pipeline_is_the_same),
         in_folder(saves_without_its_source),
         in_folder(encodes_from_many_threads),
         cmocka_unit_test(sorts_many_marks),
