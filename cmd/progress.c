@@ -244,18 +244,19 @@ void progress_results_table(const char *title, const json_t *results)
     const bool colour = live_has_colour() && terminal_is_at(STDOUT_FILENO);
     const char *key;
     json_t *value;
-    int width = (int)strlen(title);
+    int width = (int)strlen(title), digits = 12;
     json_object_foreach((json_t *)results, key, value)
     {
-        if ((int)strlen(key) > width)
-            width = (int)strlen(key);
+        const int n = (int)strlen(value_text(value).text);
+        width = (int)strlen(key) > width ? (int)strlen(key) : width;
+        digits = n > digits ? n : digits;
     }
     live_give_way();
     printf("\n%s%s%s\n", colour ? TERMINAL_BOLD : "", title, colour ? TERMINAL_PLAIN : "");
-    for (int i = 0; i < width + 14; i++)
+    for (int i = 0; i < width + 2 + digits; i++)
         putchar('-');
     putchar('\n');
     json_object_foreach((json_t *)results, key, value)
-        printf("%-*s  %12s\n", width, key, value_text(value).text);
+        printf("%-*s  %*s\n", width, key, digits, value_text(value).text);
     live_come_back();
 }

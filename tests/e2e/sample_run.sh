@@ -38,6 +38,8 @@ check "the rows are labels, in order" awk -F '\t' \
     'NR > 1 && ($1 != NR - 2 || $2 !~ /^[01]$/) { exit 1 }' "$out/SST-2.tsv"
 check "a table of results is printed" grep -Eq '^eval_accuracy +[01]\.[0-9]+$' "$scratch/printed"
 check "steps are printed as lines" grep -q '^step 2/8  ' "$scratch/printed"
+check "the results' numbers end in one column" awk '/^-+$/ { n = length } /^[a-z_]+ +[0-9,.]+$/ && length != n { exit 1 }' \
+    "$scratch/printed"
 check "piped output has no escape codes" not has_escape_codes "$scratch/printed"
 
 check "the effective configuration runs" "$train" --config "$out/zf_train_config.json" \
