@@ -1,5 +1,6 @@
 #include "cmd/memory_plan.h"
 
+#include "cmd/config/table.h"
 #include "cmd/memory_choice.h"
 #include "data/log.h"
 
@@ -94,10 +95,12 @@ static void warn_of_slots(const struct run *run)
 {
     const struct config *c = run->config;
     const int blocks = run->model_config.n_layer;
-    if (c->offload_param == OFFLOAD_CPU && c->param_buffers >= blocks)
-        log_warn("zero_optimization.offload_param.buffer_count is %d, and the model has %d blocks: "
-                 "all of them have room on the device, so that offload_param saves nothing there",
-                 c->param_buffers, blocks);
+    const char *key = "zero_optimization.offload_param.buffer_count";
+    if (config_is_given(c, key) && c->offload_param == OFFLOAD_CPU && c->param_buffers >= blocks)
+        log_warn(
+            "%s is %d, and the model has %d blocks: all of them have room on the device, so that "
+            "offload_param saves nothing there",
+            key, c->param_buffers, blocks);
 }
 
 bool memory_plan(struct run *run, int longest, struct zf_error *err)

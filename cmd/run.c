@@ -401,7 +401,7 @@ static void announce(const struct run *run)
              run->model_config.n_layer, run->model_config.n_embd, tokenizer_kind(run->tokenizer),
              figure_count(tokenizer_vocab_size(run->tokenizer)).text, comm_size(run->comm),
              run->device->name);
-    if (comm_size(run->comm) > 1 && !c->plan)
+    if (comm_size(run->comm) > 1 && !c->plan && c->do_train)
         log_info("ranks exchange gradients by %s", comm_device_transport(run->comm));
     if (run->device->products)
         log_info("matrix products by %s, %d thread(s) a rank", run->device->products,

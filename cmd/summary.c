@@ -134,16 +134,26 @@ static void print_resuming(const struct run *run)
     puts(" --resume_from_checkpoint latest");
 }
 
+/* A model of random weights that is not trained is left nowhere. */
+static void print_next(const struct run *run)
+{
+    const struct config *c = run->config;
+    const char *model = c->do_train ? c->output_dir : c->model_name_or_path;
+    if (!run->stopped && !model)
+        return;
+    print_heading("Next", "");
+    if (run->stopped)
+        print_resuming(run);
+    else
+        print_answering(run, model);
+}
+
 void summary_print(const struct run *run)
 {
     const struct config *c = run->config;
     live_give_way();
     if (c->output_dir && !run->stopped)
         print_files(c->output_dir);
-    print_heading("Next", "");
-    if (run->stopped)
-        print_resuming(run);
-    else
-        print_answering(run, c->do_train ? c->output_dir : c->model_name_or_path);
+    print_next(run);
     live_come_back();
 }

@@ -185,7 +185,7 @@ struct engine *engine_create(const struct engine_config *config, struct device *
                              float *grads, struct zf_error *err)
 {
     int longest = config->update_interval ? config->update_interval : ENGINE_MAX_INTERVAL;
-    if (config->apply_lag > longest || longest > ENGINE_MAX_INTERVAL) {
+    if (!config->evaluates && (config->apply_lag > longest || longest > ENGINE_MAX_INTERVAL)) {
         zf_fail(
             err,
             "zero_optimization.zenflow: update_interval is %d and apply_lag %d, but windows have "

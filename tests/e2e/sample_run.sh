@@ -74,4 +74,14 @@ END
 check "a score head for other labels is replaced" "$train" --ignore_mismatched_sizes --task_name mnli \
     --model_name_or_path "$out" --data_dir tests/fixtures/glue --max_steps 1 --output_dir "$scratch/mnli"
 check "the new one has the task's labels" grep -q '"2": "contradiction"' "$scratch/mnli/config.json"
+judge=("$train" --do_eval --task_name sst2 --data_dir data/sample --max_eval_samples 8)
+check "evaluation alone of random weights" "${judge[@]}" --config_name gpt --tokenizer_name data/sample/tokenizer
+cp "$scratch/check.log" "$scratch/printed"
+check "it prints its results" grep -q '^eval_accuracy' "$scratch/printed"
+check "there is no model to ask then" not grep -q "Next\|zf-run" "$scratch/printed"
+check "evaluation alone minds no windows" "${judge[@]}" --model_name_or_path "$out" --config configs/zenflow.json \
+    --do_train false --zero_optimization.zenflow.update_interval 1000
+check "evaluation alone goes on from no checkpoint" "${judge[@]}" --model_name_or_path "$out" --resume_from_checkpoint latest
+cp "$scratch/check.log" "$scratch/printed"
+check "and says so" grep -q "^warning: resume_from_checkpoint latest is not read: do_train is false" "$scratch/printed"
 finish
