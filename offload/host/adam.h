@@ -62,8 +62,9 @@ struct host_adam_state {
     float *m, *v;
 };
 
-/* Where that of elements from `first` on is to be read and written: all who do so ask here. A tier
- * behind the host's memory, such as disk, would begin here. */
+/* Where that of elements from `first` on is to be read and written: whoever works on masters and
+ * moments asks here, where a tier behind the host's memory, such as disk, would begin. Parameters
+ * that layers come from go to the device from their array as it lies. */
 struct host_adam_state host_adam_state(const struct host_adam_matrix *matrix, size_t first);
 
 /* Elements [first, first + n) of the masters, to or from an array of n. */

@@ -62,13 +62,18 @@ ended() { # ended: of itself, as it would have
     tail -n 3 "$scratch/log"
     return 1
 }
+milliseconds_since() { # milliseconds_since MICROSECONDS: until the log's last word, which a run has at its end
+    local at
+    at=$(stat -c %.6Y "$scratch/log")
+    echo $(((${at/./} - $1) / 1000))
+}
 random_kills() { # random_kills RANKS MOMENTS
     local n=$1 left=$2 milliseconds began at pids victim faults=0
     rm -rf "$scratch/undisturbed" "$scratch/random"
     began=${EPOCHREALTIME/./}
     launch "$n" "$scratch/undisturbed"
     wait "$job"
-    milliseconds=$(((${EPOCHREALTIME/./} - began) / 1000))
+    milliseconds=$(milliseconds_since "$began")
     while [ "$left" -gt 0 ]; do
         began=${EPOCHREALTIME/./}
         launch "$n" "$scratch/random"
@@ -82,8 +87,7 @@ random_kills() { # random_kills RANKS MOMENTS
             are_gone "${pids[@]}" || are_gone "${pids[@]}" || { echo "ranks that stay" && faults=$((faults + 1)); }
         else
             ended || faults=$((faults + 1))
-            at=$(stat -c %.6Y "$scratch/log") # the last word: how long runs take now, on a machine that others share
-            milliseconds=$(((${at/./} - began) / 1000))
+            milliseconds=$(milliseconds_since "$began") # others share the machine
             rm -rf "$scratch/random"
         fi
     done
