@@ -3,6 +3,7 @@
 #include "data/alloc.h"
 #include "data/clock.h"
 
+#include <math.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -10,6 +11,7 @@
 #define CPU_SIDE    1024
 #define COPY_ARRAYS 32      /* the copy is of so many of the product's matrices */
 #define MOST_RUNS   1000    /* in a round */
+#define LAUNCHES    32      /* in a row, fewer than a stream's queue takes */
 #define STAGED      1000000 /* random values made at a time */
 
 struct device *bench_device(const char *benchmark, const char *name, int threads, int local_rank,
@@ -62,6 +64,19 @@ double bench_seconds(struct device *device, int rounds, void (*run)(void *), voi
     double middle = bench_median(seconds, rounds);
     free(seconds);
     return middle;
+}
+
+double bench_launch_seconds(struct device *device, int rounds, void (*run)(void *), void *argument)
+{
+    double least = INFINITY;
+    for (int r = 0; r < rounds; r++) {
+        double begin = clock_seconds();
+        for (int i = 0; i < LAUNCHES; i++)
+            run(argument);
+        least = fmin(least, (clock_seconds() - begin) / LAUNCHES);
+        device->stream_wait(device->compute);
+    }
+    return least;
 }
 
 void *bench_upload(struct device *device, const void *data, size_t bytes)

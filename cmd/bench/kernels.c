@@ -42,6 +42,7 @@ const struct bench_options bench_kernels_options = {
     "  operator   with its direction, forward if none is said\n"
     "  dropout    with which it ran\n"
     "  us         microseconds of a call, the median\n"
+    "  host us    of these the host's, to launch it\n"
     "  MB, GB/s   bytes, each array counted once, or those that cross the link\n"
     "  GFLOP      of matrix products; TFLOP/s: their rate\n"
     "  share      of the limit that is nearer: the device's own copy, or its product;\n"
@@ -55,16 +56,19 @@ struct table {
 };
 
 /* One line of the table, and the same for the JSON file. */
-static void report(const struct table *t, const char *name, double seconds,
+static void report(const struct table *t, const char *name, void (*run)(void *),
                    const struct op_cost *cost, float dropout)
 {
+    struct device *device = t->bench->device;
+    double seconds = bench_seconds(device, t->rounds, run, t->bench);
+    double launch = bench_launch_seconds(device, t->rounds, run, t->bench);
     double by_copy = cost->bytes / seconds / t->rates.copy;
     double by_product = cost->flops / seconds / t->rates.product;
     bool product = by_product > by_copy;
     const char *limit = cost->link > 0 ? "link" : product ? "product" : "copy";
     double share = product ? by_product : by_copy;
-    printf("%-26s %7g %10.2f %10.3f %9.1f %10.3f %9.3f  ", name, (double)dropout, seconds * 1e6,
-           (cost->link > 0 ? cost->link : cost->bytes) * 1e-6,
+    printf("%-26s %7g %10.2f %8.2f %10.3f %9.1f %10.3f %9.3f  ", name, (double)dropout,
+           seconds * 1e6, launch * 1e6, (cost->link > 0 ? cost->link : cost->bytes) * 1e-6,
            (cost->link > 0 ? cost->link : cost->bytes) / seconds * 1e-9, cost->flops * 1e-9,
            cost->flops / seconds * 1e-12);
     if (cost->link > 0)
@@ -72,11 +76,12 @@ static void report(const struct table *t, const char *name, double seconds,
     else
         printf("%5.1f%% of %s\n", 100 * share, limit);
     fflush(stdout);
-    json_array_append_new(t->lines, json_pack("{s:s, s:f, s:f, s:f, s:f, s:f, s:s, s:o}", "kernel",
-                                              name, "dropout", (double)dropout, "seconds", seconds,
-                                              "bytes", cost->bytes, "link_bytes", cost->link,
-                                              "flops", cost->flops, "limit", limit, "share",
-                                              cost->link > 0 ? json_null() : json_real(share)));
+    json_array_append_new(t->lines,
+                          json_pack("{s:s, s:f, s:f, s:f, s:f, s:f, s:f, s:s, s:o}", "kernel", name,
+                                    "dropout", (double)dropout, "seconds", seconds,
+                                    "launch_seconds", launch, "bytes", cost->bytes, "link_bytes",
+                                    cost->link, "flops", cost->flops, "limit", limit, "share",
+                                    cost->link > 0 ? json_null() : json_real(share)));
 }
 
 static void report_products(const struct table *t)
@@ -87,8 +92,7 @@ static void report_products(const struct table *t)
     for (int i = 0; i < KERNEL_PRODUCTS; i++) {
         b->product = products[i].product;
         struct op_cost cost = cost_matmul(b->shape.element, &b->product);
-        report(t, products[i].name, bench_seconds(b->device, t->rounds, kernel_run_product, b),
-               &cost, 0);
+        report(t, products[i].name, kernel_run_product, &cost, 0);
     }
 }
 
@@ -100,7 +104,7 @@ static void report_cases(const struct table *t, double dropout)
         struct op_cost cost = c->cost(&b->shape);
         for (int with = 0; with <= (c->drops && dropout > 0); with++) {
             b->p = with ? (float)dropout : 0;
-            report(t, c->name, bench_seconds(b->device, t->rounds, c->run, b), &cost, b->p);
+            report(t, c->name, c->run, &cost, b->p);
         }
     }
 }
@@ -147,13 +151,14 @@ static bool measure(const struct options *o, const struct gpt_config *config, st
                       json_array()};
     live_end();
     kernel_bench_create(&bench);
-    printf("%s on the %s device (%s): %d sequences of %d tokens, width %d; medians of %d rounds\n"
-           "its own limits: copy %.1f GB/s, read and written; product of %d x %d matrices %.2f "
-           "TFLOP/s\nzf-bench kernels --help explains the columns\n\n%-26s %7s %10s %10s %9s %10s "
-           "%9s  %s\n",
-           o->preset, device->name, dtype_name(device->dtype), o->n_seqs, o->length, config->n_embd,
-           o->rounds, t.rates.copy * 1e-9, t.rates.side, t.rates.side, t.rates.product * 1e-12,
-           "operator", "dropout", "us", "MB", "GB/s", "GFLOP", "TFLOP/s", "share");
+    printf(
+        "%s on the %s device (%s): %d sequences of %d tokens, width %d; medians of %d rounds\n"
+        "its own limits: copy %.1f GB/s, read and written; product of %d x %d matrices %.2f "
+        "TFLOP/s\nzf-bench kernels --help explains the columns\n\n%-26s %7s %10s %8s %10s %9s %10s "
+        "%9s  %s\n",
+        o->preset, device->name, dtype_name(device->dtype), o->n_seqs, o->length, config->n_embd,
+        o->rounds, t.rates.copy * 1e-9, t.rates.side, t.rates.side, t.rates.product * 1e-12,
+        "operator", "dropout", "us", "host us", "MB", "GB/s", "GFLOP", "TFLOP/s", "share");
     report_products(&t);
     report_cases(&t, o->dropout);
     json_t *root = describe(o, &t);

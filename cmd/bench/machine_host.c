@@ -11,7 +11,15 @@
 #include <unistd.h>
 
 #define ADAM_WIDTH 4096
-#define ADAM_ROWS  4096 /* 16 M parameters, 256 MB: beyond any cache */
+#define ADAM_ROWS  4096 /* at least: 16 M parameters, 256 MB */
+
+/* As many that what they hold is several times the last cache, which servers have hundreds of megabytes of. */
+static int adam_rows(void)
+{
+    const double cache = (double)sysconf(_SC_LEVEL3_CACHE_SIZE); /* -1 or 0: not known */
+    const int rows = (int)ceil(4 * cache / (4 * sizeof(float) * ADAM_WIDTH));
+    return rows > ADAM_ROWS ? rows : ADAM_ROWS;
+}
 
 static double adam_rate(const struct measuring *m, struct host_adam_job *job, int n_tasks,
                         int threads)
@@ -93,12 +101,13 @@ static double channel_seconds(const struct measuring *m)
 
 bool machine_measure_host(const struct measuring *m, struct zf_error *err)
 {
-    const size_t bytes = sizeof(float) * ADAM_ROWS * ADAM_WIDTH;
+    const int rows = adam_rows();
+    const size_t bytes = sizeof(float) * (size_t)rows * ADAM_WIDTH;
     struct host_adam_matrix matrix = {
-        .rows = ADAM_ROWS,
+        .rows = rows,
         .cols = ADAM_WIDTH,
         .dtype = m->device->dtype,
-        .part = {.rows = ADAM_ROWS, .cols = ADAM_WIDTH},
+        .part = {.rows = rows, .cols = ADAM_WIDTH},
     };
     struct host_adam_matrix *x = &matrix;
     struct host_adam_chunk *tasks = zf_malloc(sizeof *tasks * (size_t)host_adam_cut(x, NULL));
@@ -109,7 +118,7 @@ bool machine_measure_host(const struct measuring *m, struct zf_error *err)
         .rule = {.lr = 1e-4f, .beta1 = 0.9f, .beta2 = 0.999f, .eps = 1e-8f},
         .path = host_adam_best_path(),
     };
-    x->updates = zf_calloc(ADAM_ROWS, sizeof *x->updates);
+    x->updates = zf_calloc((size_t)rows, sizeof *x->updates);
     bool ok = (x->parameters = host_memory_allocate(bytes, err)) &&
               (x->m = host_memory_allocate(bytes, err)) &&
               (x->v = host_memory_allocate(bytes, err)) &&
