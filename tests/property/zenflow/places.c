@@ -155,9 +155,10 @@ static struct memory_use measure_ranks(struct device *device, const struct gpt_c
 {
     struct memory_use use = {0};
     struct param_table table = gpt_param_table(model);
-    params_share_values(&table, p->size.value_slots);
-    params_share_gradients(&table, p->size.gradient_slots);
-    gpt_measure(device, model, &p->size, &use);
+    struct gpt_size size = p->size;
+    size.ranks = ranks;
+    gpt_place_params(&table, &size);
+    gpt_measure(device, model, &size, &use);
     engine_measure(&p->config, device, &table, rank, ranks, &use);
     params_free(&table);
     return use;
@@ -185,6 +186,8 @@ static void trainer_create(struct trainer *t, struct device *device, const struc
 {
     static const int lengths[] = {3, TOKENS, 1};
     struct zf_error err;
+    struct gpt_size size = p->size;
+    size.ranks = comm_size(world);
     *t = (struct trainer){.device = device,
                           .together = p->size.micro_batches,
                           .batches =
@@ -196,7 +199,7 @@ static void trainer_create(struct trainer *t, struct device *device, const struc
                                 .micro_batches = MICRO_BATCHES,
                                 .steps = steps};
     train_data_make(&t->job, lengths, 3, 1);
-    t->model = gpt_create(device, model, &p->size);
+    t->model = gpt_create(device, model, &size);
     t->engine = engine_create(&p->config, device, world, gpt_params(t->model),
                               gpt_param_data(t->model), gpt_grad_data(t->model), &err);
     if (!t->engine)
