@@ -179,9 +179,11 @@ static void copy_runs(struct engine *e, int first, int last, bool pack)
         e->device->row_ops->share_rows(e->streams.reducing, &e->batches.all, &shared, pack);
 }
 
+/* Packed and unpacked behind the model; in between they go first, as collectives do. */
 static void share_matrices(struct engine *e, int first, int last)
 {
     struct sharing *s = &e->sharing;
+    const struct streams *on = &e->streams;
     const int first_run = s->n_runs, first_row = s->n_rows;
     const size_t part = find_all_runs(e, first, last) * dtype_size(e->dtype);
     const int own = s->first_run[e->rank], end = s->first_run[e->rank + 1];
@@ -190,7 +192,9 @@ static void share_matrices(struct engine *e, int first, int last)
     number_pieces(s, e->matrices, first_run);
     upload_list(e, first_run, first_row);
     copy_runs(e, own, end, true);
-    comm_device_all_gather(e->comm, e->streams.reducing, &parts, 1);
+    streams_follow(e, on->gathering, on->reducing);
+    comm_device_all_gather(e->comm, on->gathering, &parts, 1);
+    streams_follow(e, on->reducing, on->gathering);
     copy_runs(e, first_run, own, false);
     copy_runs(e, end, s->n_runs, false);
 }
