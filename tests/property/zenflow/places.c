@@ -355,11 +355,12 @@ void M3(void **state)
         if (p.config.accumulate != ENGINE_ACCUMULATE_HOST || !p.config.params_on_host ||
             p.size.value_slots == 0 || p.size.gradient_slots == 0)
             continue;
-        const struct growth g = grow(&p, 24, 96, 1);
+        const struct growth g = grow(&p, 24, 96, comm_size(world));
         const double most = 16 * g.counts.channels + 256 * g.counts.matrices;
         if (g.rest > most)
-            fail_msg("72 layers more take %.0f bytes beside important state: %s", g.rest,
-                     describe(&p));
+            fail_msg("72 layers more take %.0f bytes of each of %d rank(s) beside important state: "
+                     "%s",
+                     g.rest, comm_size(world), describe(&p));
     }
 }
 
