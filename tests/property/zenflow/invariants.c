@@ -1165,6 +1165,7 @@ int main(int argc, char **argv)
         cmocka_unit_test(M4),
         cmocka_unit_test(M5),
         cmocka_unit_test(ten_times),
+        cmocka_unit_test(gaps_stay_zero),
         cmocka_unit_test(evaluation),
         cmocka_unit_test(non_finite),
         cmocka_unit_test(refusals),

@@ -662,6 +662,53 @@ void ten_times(void **state)
     free(expected);
 }
 
+/* Of a device whose memory is never fresh. */
+static void *allocate_used(size_t bytes)
+{
+    void *memory = problem_device->allocate(bytes);
+    char *used = problem_device->allocate_host(bytes);
+    memset(used, 0x3f, bytes);
+    problem_device->copy(problem_device->compute, memory, used, bytes);
+    problem_device->stream_wait(problem_device->compute);
+    problem_device->release_host(used);
+    return memory;
+}
+
+/* A tied head reads some rows behind the vocabulary's, which are zero. What ranks gather of an
+ * uneven division ends there, and leaves them so. */
+void gaps_stay_zero(void **state)
+{
+    (void)state;
+    struct device device = *problem_device;
+    struct gpt_config model = thin_model("gpt", 4);
+    struct place p = place(0);
+    struct trainer t;
+    device.allocate = allocate_used;
+    model.head = GPT_HEAD_LM;
+    model.num_labels = 0;
+    model.vocab_size = 25;
+    p.config.params_divided = true;
+    p.size.value_slots = 1;
+    trainer_create(&t, &device, &model, &p, 2);
+    for (int step = 0; step < 2; step++)
+        train(&t, step);
+    engine_before_layer(t.engine, 0);
+    const struct param *tokens = &gpt_params(t.model)->params[0];
+    const size_t size = dtype_size(device.dtype), row = (size_t)model.n_embd * size;
+    const size_t gap = (size_t)(gpt_head_outputs(&model) - model.vocab_size) * row;
+    const char *behind = (char *)gpt_param_data(t.model) + tokens->value_offset * size +
+                         (size_t)model.vocab_size * row;
+    char *found = device.allocate_host(gap);
+    device.copy(device.compute, found, behind, gap);
+    device.stream_wait(device.compute);
+    assert_int_equal(gap, 39 * row);
+    for (size_t i = 0; i < gap; i++)
+        assert_int_equal(found[i], 0);
+    device.release_host(found);
+    engine_after_layer(t.engine, 0);
+    trainer_destroy(&t);
+}
+
 /* ---- evaluation alone ---- */
 
 #define BATCHES 3 /* that a model sees, on each rank */
