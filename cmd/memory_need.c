@@ -19,6 +19,7 @@ struct gpt_size memory_model_size(const struct config *c, int longest)
 struct gpt_size memory_step_size(const struct memory_job *job, const struct config *c)
 {
     struct gpt_size size = memory_model_size(c, job->longest);
+    size.ranks = comm_size(job->comm);
     size.value_slots = engine_value_slots(c);
     gpt_size_for_step(job->device, job->model, &size,
                       c->do_train ? c->gradient_accumulation_steps : 1);
@@ -43,8 +44,7 @@ struct memory_use memory_need_held(const struct memory_job *job, const struct gp
                              .collectives = comm_device_allowance(job->comm)};
     gpt_measure(job->device, job->model, size, &use);
     struct param_table table = gpt_param_table(job->model);
-    params_share_values(&table, size->value_slots);
-    params_share_gradients(&table, size->gradient_slots);
+    gpt_place_params(&table, size);
     engine_measure(engine, job->device, &table, comm_rank(job->comm), comm_size(job->comm), &use);
     params_free(&table);
     return use;

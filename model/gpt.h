@@ -109,6 +109,7 @@ enum gpt_mode {
 struct gpt_size {
     int max_tokens, max_seqs; /* of a micro-batch */
     int micro_batches;        /* that go through the layers together; 0: one */
+    int ranks;                /* for params_divide; 0: one */
     int value_slots;    /* for params_share_values and params_share_gradients: blocks that the */
     int gradient_slots; /* device has room for; 0: all */
     enum gpt_mode mode;
@@ -127,8 +128,10 @@ void gpt_size_for_step(struct device *device, const struct gpt_config *config,
                        struct gpt_size *size, int n);
 /* Logits of a row: the labels', or the vocabulary's, rounded up where the head is tied. */
 int gpt_head_outputs(const struct gpt_config *config);
-/* The parameters of such a model; release with params_free. */
+/* The parameters of such a model, each layer in a place of its own; release with params_free. */
 struct param_table gpt_param_table(const struct gpt_config *config);
+/* Places them as a model of this size does. */
+void gpt_place_params(struct param_table *table, const struct gpt_size *size);
 void gpt_destroy(struct gpt *model);
 
 struct device *gpt_device(const struct gpt *model);

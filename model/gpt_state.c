@@ -343,6 +343,14 @@ static void place_arrays(struct gpt *m, struct arena *a)
         m->staging = arena_take(a, workspace, stage_elements(&m->table), sizeof(float));
 }
 
+void gpt_place_params(struct param_table *table, const struct gpt_size *size)
+{
+    if (size->ranks > 1)
+        params_divide(table, size->ranks);
+    params_share_values(table, size->value_slots);
+    params_share_gradients(table, size->gradient_slots);
+}
+
 /* A model whose arrays are not placed yet. */
 static struct gpt *describe(struct device *device, const struct gpt_config *config,
                             const struct gpt_size *size)
@@ -357,8 +365,7 @@ static struct gpt *describe(struct device *device, const struct gpt_config *conf
     m->size.gradient_slots = slots > 0 && slots < blocks ? slots : blocks;
     m->layout = layout_create(config);
     m->table = lay_out(config, &m->layout);
-    params_share_values(&m->table, size->value_slots);
-    params_share_gradients(&m->table, m->size.gradient_slots);
+    gpt_place_params(&m->table, &m->size);
     m->inputs = zf_calloc((size_t)m->size.micro_batches + 1, sizeof *m->inputs);
     m->micro_batches = zf_calloc((size_t)m->size.micro_batches, sizeof *m->micro_batches);
     for (int u = 0; u < m->size.micro_batches; u++)

@@ -86,98 +86,91 @@ static void check_all_reduce(size_t n)
     arrays_destroy(&a);
 }
 
-/* Rank r's share of n numbers ends here. Shares are even, or grow with the rank, and the first is
- * empty. */
-static size_t share_end(size_t n, int r, bool even)
+/* Numbers of each rank's part of n, of which the last may lack some. */
+static size_t part_of(size_t n)
 {
     const size_t size = (size_t)comm_size(world);
-    return even ? n * ((size_t)r + 1) / size : r == comm_size(world) - 1 ? n : n * (size_t)r / size;
+    return (n + size - 1) / size;
 }
 
-/* The shares of n numbers; the last rank has the beginning where they are not even. (ranks) */
-static struct comm_share *make_shares(size_t n, bool even)
+/* Room for n numbers in parts. */
+static size_t room_for(size_t n)
 {
-    const int size = comm_size(world);
-    struct comm_share *shares = zf_calloc((size_t)size, sizeof *shares);
-    for (int r = 0; r < size; r++) {
-        const int place = even ? r : size - 1 - r;
-        const size_t first = place > 0 ? share_end(n, place - 1, even) : 0;
-        shares[r].at = first * sizeof(float);
-        shares[r].bytes = (share_end(n, place, even) - first) * sizeof(float);
-    }
-    return shares;
+    return part_of(n) * (size_t)comm_size(world);
 }
 
-/* n, or a little more, so that it divides. */
-static size_t evenly(size_t n)
+/* Of three arrays one is divided, one is the last rank's, and one is a single part of numbers and
+ * empty parts, where there are several ranks. */
+enum { ARRAYS = 3 };
+
+static struct comm_shares make_shares(float *data, size_t n, size_t k)
 {
-    const size_t size = (size_t)comm_size(world);
-    return (n + size - 1) / size * size;
+    const int last = comm_size(world) - 1;
+    const size_t bytes = (k == 2 ? part_of(n) : n) * sizeof *data;
+    return (struct comm_shares){data, NULL, bytes, part_of(n) * sizeof *data,
+                                k == 1 ? last : COMM_DIVIDED};
 }
 
-/* Each rank gets the sums of its shares, of three arrays at once, `rounds` times before one finish;
- * every second array has even shares. */
+/* The rank whose number i of an array is; -1: nobody's. */
+static int owner_of(const struct comm_shares *array, size_t i)
+{
+    const size_t at = i * sizeof(float);
+    if (at >= array->bytes)
+        return -1;
+    return array->owner != COMM_DIVIDED ? array->owner : (int)(at / array->part);
+}
+
+/* Each rank gets the sums of its parts, of three arrays at once, `rounds` times before one
+ * finish. */
 static void check_reduce(size_t n, int rounds)
 {
-    enum { ARRAYS = 3 };
     const int me = comm_rank(world);
-    const size_t each = evenly(n);
+    const size_t each = room_for(n);
     struct arrays a = arrays_create(each * ARRAYS * (size_t)rounds);
-    struct comm_share *kinds[] = {make_shares(each, false), make_shares(each, true)};
     send_values(&a);
     for (int round = 0; round < rounds; round++) {
         struct comm_shares shares[ARRAYS];
-        for (int k = 0; k < ARRAYS; k++)
-            shares[k] = (struct comm_shares){.data = a.data + each * (size_t)(round * ARRAYS + k),
-                                             .shares = kinds[k % 2]};
+        for (size_t k = 0; k < ARRAYS; k++)
+            shares[k] = make_shares(a.data + each * ((size_t)round * ARRAYS + k), n, k);
         comm_device_reduce(world, a.stream, shares, ARRAYS);
     }
     comm_device_finish(world, a.stream);
     device->copy(a.stream, a.host, a.data, a.n * sizeof(float));
     device->stream_wait(a.stream);
     for (size_t i = 0; i < a.n; i++) {
-        const struct comm_share *mine = &kinds[i / each % ARRAYS % 2][me];
-        const size_t at = i % each * sizeof(float);
-        if (at >= mine->at && at < mine->at + mine->bytes && a.host[i] != sum_of(i))
+        const struct comm_shares array = make_shares(a.data, n, i / each % ARRAYS);
+        if (owner_of(&array, i % each) == me && a.host[i] != sum_of(i))
             fail_msg("rank %d of %d, number %zu of %zu: %g, not %g", me, comm_size(world), i, a.n,
                      a.host[i], sum_of(i));
     }
-    free(kinds[0]);
-    free(kinds[1]);
     arrays_destroy(&a);
 }
 
-/* Two arrays at once, of even shares and of others; this rank's are in their places, or come from
- * elsewhere. */
+/* Three arrays at once; this rank's parts are in their places, or come from elsewhere. What is
+ * nobody's may be anything. */
 static void check_all_gather(size_t n, bool in_place)
 {
-    enum { ARRAYS = 2 };
-    const int size = comm_size(world), me = comm_rank(world);
     struct comm_shares shares[ARRAYS];
     struct arrays a[ARRAYS];
-    struct comm_share *parts[] = {make_shares(evenly(n), true), make_shares(evenly(n), false)};
     struct stream *stream = device->stream_create(STREAM_BEHIND);
-    for (int k = 0; k < ARRAYS; k++) {
-        a[k] = arrays_create(evenly(n));
+    for (size_t k = 0; k < ARRAYS; k++) {
+        a[k] = arrays_create(room_for(n));
         device->stream_destroy(a[k].stream);
         a[k].stream = stream;
         send_values(&a[k]);
-        for (int r = 0; r < size; r++)
-            for (size_t i = 0; i < parts[k][r].bytes / sizeof(float); i++) {
-                const size_t at = parts[k][r].at / sizeof(float) + i;
-                a[k].expected[at] = value_of(r, at);
-            }
-        shares[k] = (struct comm_shares){in_place ? a[k].data : a[k].result, NULL, parts[k]};
+        shares[k] = make_shares(in_place ? a[k].data : a[k].result, n, k);
+        for (size_t i = 0; i < a[k].n; i++)
+            a[k].expected[i] = value_of(owner_of(&shares[k], i), i);
         if (!in_place)
-            shares[k].own = (char *)a[k].data + parts[k][me].at;
+            shares[k].own = a[k].data + (k == 1 ? 0 : (size_t)comm_rank(world) * part_of(n));
     }
     comm_device_all_gather(world, stream, shares, ARRAYS);
-    for (int k = 0; k < ARRAYS; k++) {
-        if (size > 1)
+    for (size_t k = 0; k < ARRAYS; k++) {
+        a[k].n = shares[k].bytes / sizeof(float);
+        if (comm_size(world) > 1)
             check_values(&a[k], shares[k].data);
         a[k].stream = device->stream_create(STREAM_BEHIND);
         arrays_destroy(&a[k]);
-        free(parts[k]);
     }
     device->stream_wait(stream);
     device->stream_destroy(stream);
@@ -208,10 +201,9 @@ static void check_two_streams(size_t n)
         device->copy(device->compute, a->data, a->host, a->n * sizeof(float));
         device->event_record(ready, device->compute);
         device->event_order(side, ready);
-        struct comm_share *shares = zf_calloc((size_t)comm_size(world), sizeof *shares);
-        shares[owner[l]].bytes = a->n * sizeof(float);
-        comm_device_reduce(world, side, &(struct comm_shares){a->data, NULL, shares}, 1);
-        free(shares);
+        comm_device_reduce(world, side,
+                           &(struct comm_shares){a->data, NULL, a->n * sizeof(float), 0, owner[l]},
+                           1);
     }
     comm_device_finish(world, side);
     device->event_record(done, side);

@@ -58,30 +58,26 @@ const struct bench_options bench_machine_options = {
 
 struct exchange_run {
     const struct measuring *m;
-    float *data;
-    struct comm_share *shares; /* (ranks) */
+    struct comm_shares data;
 };
 
 /* As the engine reduces a matrix's gradient: each rank's part to it. */
-static void run_exchange(void *argument)
+static void run_exchange(const struct exchange_run *r)
 {
-    const struct exchange_run *r = argument;
     struct comm *comm = r->m->comm;
-    comm_device_reduce(comm, r->m->device->compute,
-                       &(struct comm_shares){.data = r->data, .shares = r->shares}, 1);
+    comm_device_reduce(comm, r->m->device->compute, &r->data, 1);
     comm_device_finish(comm, r->m->device->compute);
     r->m->device->stream_wait(r->m->device->compute);
 }
 
 static double exchange_seconds(const struct measuring *m, size_t bytes)
 {
-    const size_t ranks = (size_t)comm_size(m->comm), part = bytes / sizeof(float) / ranks;
-    struct exchange_run r = {.m = m, .shares = zf_calloc(ranks, sizeof *r.shares)};
+    const size_t ranks = (size_t)comm_size(m->comm);
+    const size_t part = bytes / sizeof(float) / ranks * sizeof(float);
+    void *data = m->device->allocate(bytes);
+    const struct exchange_run r = {m, {data, NULL, part * ranks, part, COMM_DIVIDED}};
     double least = INFINITY;
-    for (size_t i = 0; i < ranks; i++)
-        r.shares[i] = (struct comm_share){i * part * sizeof(float), part * sizeof(float)};
-    r.data = m->device->allocate(bytes);
-    m->device->zero(m->device->compute, r.data, bytes);
+    m->device->zero(m->device->compute, data, bytes);
     for (int i = 0; i <= m->rounds; i++) { /* so many on each rank: a collective */
         machine_together(m);
         double begin = clock_seconds();
@@ -89,8 +85,7 @@ static double exchange_seconds(const struct measuring *m, size_t bytes)
         least = fmin(least, clock_seconds() - begin);
     }
     least = comm_max(m->comm, least);
-    m->device->release(r.data);
-    free(r.shares);
+    m->device->release(data);
     return least;
 }
 

@@ -155,6 +155,7 @@ static struct gpt_size size_of(const struct train_job *job, const struct train_m
 {
     struct gpt_size size = {.max_tokens = job->n_seqs * job->data.max_length,
                             .max_seqs = job->n_seqs,
+                            .ranks = comm_size(job->comm),
                             .value_slots = method->value_slots,
                             .mode = job->recompute ? GPT_TRAIN_RECOMPUTE : GPT_TRAIN};
     gpt_size_for_step(job->device, &job->config, &size, job->micro_batches);

@@ -9,10 +9,15 @@
 
 #define PARAM_ALIGNMENT ((size_t)64) /* elements */
 
+static size_t aligned(size_t n)
+{
+    return (n + PARAM_ALIGNMENT - 1) / PARAM_ALIGNMENT * PARAM_ALIGNMENT;
+}
+
 void params_pad(struct param_table *table, size_t n)
 {
-    table->n_elements += (n + PARAM_ALIGNMENT - 1) / PARAM_ALIGNMENT * PARAM_ALIGNMENT;
-    table->n_values = table->n_gradients = table->n_elements;
+    table->n_elements += aligned(n);
+    table->n_placed = table->n_values = table->n_gradients = table->n_elements;
 }
 
 struct param *params_add(struct param_table *table, const char *name, enum param_kind kind,
@@ -28,6 +33,7 @@ struct param *params_add(struct param_table *table, const char *name, enum param
         .layer = layer,
         .decay = kind == PARAM_MATRIX,
         .offset = table->n_elements,
+        .place = table->n_elements,
         .value_offset = table->n_elements,
         .gradient_offset = table->n_elements,
         .n_elements = (size_t)rows * (size_t)cols,
@@ -47,12 +53,27 @@ size_t params_layer(const struct param_table *table, int layer)
     int i = 0;
     while (i < table->n_params && table->params[i].layer < layer)
         i++;
-    return i < table->n_params ? table->params[i].offset : table->n_elements;
+    return i < table->n_params ? table->params[i].place : table->n_placed;
 }
 
 static size_t greater(size_t a, size_t b)
 {
     return a > b ? a : b;
+}
+
+void params_divide(struct param_table *table, int ranks)
+{
+    size_t place = 0;
+    assert(table->value_slots == 0 && table->gradient_slots == 0);
+    table->ranks = ranks;
+    for (int i = 0; i < table->n_params; i++) {
+        struct param *p = &table->params[i];
+        const size_t next = i + 1 < table->n_params ? p[1].offset : table->n_elements;
+        const size_t rows = p->rows > 1 ? (size_t)((p->rows + ranks - 1) / ranks * ranks) : 1;
+        p->place = p->value_offset = p->gradient_offset = place;
+        place += greater(next - p->offset, aligned(rows * (size_t)p->cols));
+    }
+    table->n_placed = table->n_values = table->n_gradients = place;
 }
 
 /* How layers take turns in an array's places. */
@@ -66,7 +87,7 @@ static size_t place_of(const struct param_table *t, struct turns turns, int laye
 {
     const int blocks = t->n_layers - 2;
     const size_t first = params_layer(t, 1), block = params_layer(t, 2) - first;
-    const size_t last = t->n_elements - params_layer(t, blocks + 1);
+    const size_t last = t->n_placed - params_layer(t, blocks + 1);
     const size_t front = turns.share_ends ? greater(first, last) : first;
     const size_t behind = front + (size_t)turns.slots * block;
     assert(params_layer(t, blocks + 1) == first + (size_t)blocks * block);
@@ -79,7 +100,7 @@ static size_t place_of(const struct param_table *t, struct turns turns, int laye
 
 static size_t shared_offset(const struct param_table *t, struct turns turns, const struct param *p)
 {
-    return place_of(t, turns, p->layer) + p->offset - params_layer(t, p->layer);
+    return place_of(t, turns, p->layer) + p->place - params_layer(t, p->layer);
 }
 
 /* Whether blocks take turns at all. */

@@ -24,7 +24,8 @@ struct param {
     float init_std;  /* of the random initialisation; 0: zeros, or ones for a norm's gain */
     bool init_one;
     size_t offset;          /* of its first element, in elements from the start of the array */
-    size_t value_offset;    /* the same in the device's array of parameters, */
+    size_t place;           /* the same in device memory, where every layer has its own place, */
+    size_t value_offset;    /* in the device's array of parameters, */
     size_t gradient_offset; /* and in that of gradients, where slots make them shorter */
     size_t n_elements;
 };
@@ -34,9 +35,11 @@ struct param_table {
     int n_params;
     int n_layers;        /* how many values `layer` takes */
     size_t n_elements;   /* length of the array; offsets are multiples of 64, gaps stay zero */
+    size_t n_placed;     /* the same in device memory, if every layer has its own place */
     size_t n_values;     /* length of the device's array of parameters */
     size_t n_gradients;  /* and of that of gradients */
     size_t n_parameters; /* the sum of the parameters' own elements */
+    int ranks;           /* that params_divide has made room for; 0: one */
     int value_slots, gradient_slots; /* blocks' places there; 0: each has its own */
     bool ends_alternate; /* the last layer's gradient is complete before the first's begins */
 };
@@ -47,7 +50,10 @@ struct param *params_add(struct param_table *table, const char *name, enum param
                          int rows, int cols, int layer);
 /* Leaves room for n elements more behind the last parameter; they stay zero. */
 void params_pad(struct param_table *table, size_t n);
-/* Where a layer's parameters begin, in elements; of n_layers, where the last one's end. */
+/* Leaves room in device memory, behind each matrix of several rows, for as many rows as it lacks to
+ * be divided evenly over so many ranks. Before layers share places. */
+void params_divide(struct param_table *table, int ranks);
+/* Where a layer's place begins, in elements; of n_layers, where the last one's ends. */
 size_t params_layer(const struct param_table *table, int layer);
 /* Blocks, which are the layers between the first and the last and have the same size, take turns in
  * this many slots for parameters on the device, and for gradients: each lies where the block so

@@ -68,19 +68,21 @@ const char *comm_device_transport(const struct comm *c);
 size_t comm_device_allowance(const struct comm *c);
 
 void comm_device_all_reduce(struct comm *c, struct stream *s, float *data, size_t n); /* in place */
-/* An array that is divided over the ranks. */
-struct comm_share {
-    size_t at, bytes; /* one rank's: no other's begins there */
-};
+/* An array that is divided over the ranks. Parts are equal, so that each array is one call,
+ * however many ranks there are: where `bytes` do not divide, the array has room behind it for the
+ * rest of size x part, which travels with it and means nothing. */
 struct comm_shares {
     void *data;
-    const void *own; /* where this rank's bytes come from; NULL: they are in their place */
-    const struct comm_share *shares; /* (ranks) */
+    const void *own; /* where this rank's part comes from; NULL: it is in its place */
+    size_t bytes;
+    size_t part; /* rank r's are [r part, (r + 1) part) */
+    int owner;   /* of an array that is one rank's, and has no parts; else COMM_DIVIDED */
 };
+#define COMM_DIVIDED (-1)
 /* All get all of n arrays, together. */
 void comm_device_all_gather(struct comm *c, struct stream *s, const struct comm_shares *arrays,
                             int n);
-/* Begins to sum n arrays of floats over all ranks, together: each rank gets the sums of its share,
+/* Begins to sum n arrays of floats over all ranks, together: each rank gets the sums of its part,
  * in place (`own` is not read); nobody knows what the rest is afterwards. They stay untouched until
  * comm_device_finish. */
 void comm_device_reduce(struct comm *c, struct stream *s, const struct comm_shares *arrays, int n);

@@ -376,13 +376,7 @@ static void broadcast(struct comm *c, struct stream *s, const void *own, void *d
                       int root)
 {
     struct attached *a = c->attached;
-    const bool moves = root == c->rank && own != data;
-    if (a->transport == TRANSPORT_NCCL) {
-        check_nccl(
-            c, nccl_broadcast(a->nccl, s, root == c->rank ? own : data, data, bytes, root, &err));
-        return;
-    }
-    if (moves)
+    if (root == c->rank && own != data)
         a->device->copy(s, data, own, bytes);
     if (a->transport == TRANSPORT_MPI) {
         a->device->stream_wait(s);
@@ -392,67 +386,81 @@ static void broadcast(struct comm *c, struct stream *s, const void *own, void *d
     }
 }
 
-/* Bytes of each rank where all have as many, one behind the other; else 0. */
-static size_t even_bytes(const struct comm *c, const struct comm_shares *array)
+/* A rank's bytes of an array: where they begin, and how many there are. */
+struct piece {
+    size_t at, bytes;
+};
+
+static struct piece piece_of(const struct comm_shares *array, int rank)
 {
-    const size_t bytes = array->shares[0].bytes;
-    for (int r = 0; r < c->size; r++)
-        if (array->shares[r].bytes != bytes || array->shares[r].at != (size_t)r * bytes)
-            return 0;
-    return bytes;
+    if (array->owner != COMM_DIVIDED)
+        return (struct piece){0, rank == array->owner ? array->bytes : 0};
+    const size_t at = least((size_t)rank * array->part, array->bytes);
+    return (struct piece){at, least(array->part, array->bytes - at)};
 }
 
 /* Where this rank's part comes from. */
-static const char *own_part(const struct comm *c, const struct comm_shares *array)
+static const void *own_part(const struct comm *c, const struct comm_shares *array)
 {
-    return array->own ? array->own : (const char *)array->data + array->shares[c->rank].at;
+    const size_t at = array->owner == COMM_DIVIDED ? (size_t)c->rank * array->part : 0;
+    return array->own ? array->own : (const char *)array->data + at;
+}
+
+static void nccl_gather(struct comm *c, struct stream *s, const struct comm_shares *array)
+{
+    struct nccl *n = c->attached->nccl;
+    const void *own = own_part(c, array);
+    if (array->owner == COMM_DIVIDED)
+        check_nccl(c, nccl_all_gather(n, s, own, array->data, array->part, &err));
+    else
+        check_nccl(c, nccl_broadcast(n, s, c->rank == array->owner ? own : array->data, array->data,
+                                     array->bytes, array->owner, &err));
 }
 
 static void gather(struct comm *c, struct stream *s, const struct comm_shares *array)
 {
-    struct attached *a = c->attached;
-    const size_t even = even_bytes(c, array);
-    if (even > 0 && a->transport == TRANSPORT_NCCL) {
-        check_nccl(c, nccl_all_gather(a->nccl, s, own_part(c, array), array->data, even, &err));
+    if (c->attached->transport == TRANSPORT_NCCL) {
+        nccl_gather(c, s, array);
         return;
     }
-    for (int r = 0; r < c->size; r++)
-        if (array->shares[r].bytes > 0)
-            broadcast(c, s, own_part(c, array), (char *)array->data + array->shares[r].at,
-                      array->shares[r].bytes, r);
+    for (int r = 0; r < c->size; r++) {
+        const struct piece piece = piece_of(array, r);
+        if (piece.bytes > 0)
+            broadcast(c, s, own_part(c, array), (char *)array->data + piece.at, piece.bytes, r);
+    }
 }
 
-/* A rank's share of a sum. */
-static void reduce_to(struct comm *c, const struct reduction *r)
+static void nccl_reduce_array(struct comm *c, struct stream *s, const struct comm_shares *array)
 {
-    struct attached *a = c->attached;
-    if (a->transport == TRANSPORT_NCCL)
-        check_nccl(c, nccl_reduce(a->nccl, r->stream, r->data, r->n, r->root, &err));
-    else if (a->transport == TRANSPORT_MPI)
-        mpi_reduce_begin(c, r);
+    struct nccl *n = c->attached->nccl;
+    if (array->owner == COMM_DIVIDED)
+        check_nccl(
+            c, nccl_reduce_scatter(n, s, array->data, array->part / sizeof(float), c->rank, &err));
     else
-        staged_reduce_later(a, r);
+        check_nccl(
+            c, nccl_reduce(n, s, array->data, array->bytes / sizeof(float), array->owner, &err));
 }
 
 static void reduce(struct comm *c, struct stream *s, const struct comm_shares *array)
 {
-    struct attached *a = c->attached;
-    const size_t even = even_bytes(c, array) / sizeof(float);
-    if (even > 0 && a->transport == TRANSPORT_NCCL) {
-        check_nccl(c, nccl_reduce_scatter(a->nccl, s, array->data, even, c->rank, &err));
+    if (c->attached->transport == TRANSPORT_NCCL) {
+        nccl_reduce_array(c, s, array);
         return;
     }
     for (int r = 0; r < c->size; r++) {
-        const struct comm_share *share = &array->shares[r];
-        float *data = (float *)((char *)array->data + share->at);
-        if (share->bytes > 0)
-            reduce_to(c, &(struct reduction){data, share->bytes / sizeof *data, r, s});
+        const struct piece piece = piece_of(array, r);
+        const struct reduction sum = {(float *)((char *)array->data + piece.at),
+                                      piece.bytes / sizeof(float), r, s};
+        if (sum.n > 0 && c->attached->transport == TRANSPORT_MPI)
+            mpi_reduce_begin(c, &sum);
+        else if (sum.n > 0)
+            staged_reduce_later(c->attached, &sum);
     }
 }
 
-/* What n arrays have for all ranks, and NCCL's calls for them. */
+/* What n arrays have for all ranks, what of it travels, and NCCL's calls for them. */
 struct group_work {
-    size_t bytes;
+    size_t bytes, travelling;
     int calls;
 };
 
@@ -460,12 +468,10 @@ static struct group_work count_work(const struct comm *c, const struct comm_shar
 {
     struct group_work g = {0};
     for (int i = 0; i < n; i++) {
-        int parts = 0;
-        for (int r = 0; r < c->size; r++) {
-            g.bytes += arrays[i].shares[r].bytes;
-            parts += arrays[i].shares[r].bytes > 0;
-        }
-        g.calls += even_bytes(c, &arrays[i]) > 0 ? 1 : parts;
+        const struct comm_shares *array = &arrays[i];
+        g.bytes += array->bytes;
+        g.travelling += array->owner == COMM_DIVIDED ? (size_t)c->size * array->part : array->bytes;
+        g.calls += array->bytes > 0;
     }
     return g;
 }
@@ -479,7 +485,7 @@ static void for_arrays(struct comm *c, struct stream *s, const struct comm_share
     if (a->transport == TRANSPORT_NONE || g.calls == 0)
         return;
     if (a->transport == TRANSPORT_PLANNED) {
-        plan_ring(c, s, (double)g.bytes, g.calls);
+        plan_ring(c, s, (double)g.travelling, g.calls);
         return;
     }
     if (a->transport == TRANSPORT_MPI)
@@ -487,7 +493,8 @@ static void for_arrays(struct comm *c, struct stream *s, const struct comm_share
     if (a->transport == TRANSPORT_NCCL)
         check_nccl(c, nccl_group_begin(a->nccl, &err));
     for (int i = 0; i < n; i++)
-        operate(c, s, &arrays[i]);
+        if (arrays[i].bytes > 0)
+            operate(c, s, &arrays[i]);
     if (a->transport == TRANSPORT_NCCL)
         check_nccl(c, nccl_group_end(a->nccl, &err));
 }

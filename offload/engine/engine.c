@@ -208,6 +208,7 @@ struct engine *engine_create(const struct engine_config *config, struct device *
     assert(config->values_follow || !(config->params_on_host || divides(e)));
     assert(!config->params_on_host || e->ranks == 1 || divides(e));
     assert(!config->evaluates || config->values_follow);
+    assert(e->ranks == 1 || table->ranks == e->ranks);
     describe_matrices(e);
     streams_create(e);
     place_device_memory(e);

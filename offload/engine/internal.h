@@ -53,12 +53,6 @@ struct slots {
     int *capacity_of, *important_of; /* (ranks) of each */
 };
 
-/* An array of each matrix's, of which each rank has the rows of its own channels. */
-struct divided {
-    struct comm_shares *arrays; /* (n_matrices) */
-    struct comm_share *shares;  /* (n_matrices, ranks) theirs */
-};
-
 /* Parameters that do not live where the model reads them, but come into slots. */
 struct parameters {
     int *holds;            /* (n_slots) the layer whose parameters a slot has, or -1 */
@@ -67,7 +61,7 @@ struct parameters {
     int n_slots;
     int last, direction; /* the layer that a pass came to last; and whether it goes up or down */
     size_t bytes_up, bytes_gathered; /* that have come since they were asked for */
-    struct divided slots;            /* what slots hold */
+    struct comm_shares *slots;       /* (n_matrices) what slots hold; NULL: nothing is divided */
 };
 
 /* Channels that AdamW is about to update on the device, matrix by matrix. */
@@ -243,7 +237,7 @@ struct norms {
                                            DeepSpeed's interval */
     struct norm_summary *summary;      /* (2) device: of this step; of a choice that is looked at */
     struct norm_summary *summary_host; /* (2) the same, in memory of allocate_host */
-    struct divided gradients;          /* in their slots */
+    struct comm_shares *gradients;     /* (n_matrices) in their slots */
     int reducing;                      /* the layer that is on its way to its owners, or -1 */
     struct comm_sums before;           /* what ranks had summed before this step */
 };
@@ -350,16 +344,16 @@ struct exchange {
 struct sharing {
     unsigned char *updated; /* (n_channels) parameters that changed in this step */
     char *memory;           /* device */
-    size_t bytes;
-    int *rows;      /* (n_channels) which rows they are, device */
-    int *rows_host; /* pinned */
+    size_t most;            /* bytes that are exchanged at a time, but for what parts lack */
+    int *rows;              /* (n_channels) which rows they are, device */
+    int *rows_host;         /* pinned */
     int n_rows;
     struct shared_run *runs;      /* (n_matrices, ranks) where they lie, device */
     struct shared_run *runs_host; /* pinned, and one more */
     int n_runs;
-    struct event *read;       /* both have been copied to the device */
-    struct comm_share *parts; /* (ranks) where each rank's are */
-    size_t bytes_gathered;    /* other ranks' that have come since they were asked for */
+    int *first_run;        /* (ranks + 1) of those that are exchanged now, each rank's */
+    struct event *read;    /* both have been copied to the device */
+    size_t bytes_gathered; /* other ranks' that have come since they were asked for */
 };
 
 struct engine {
@@ -668,9 +662,10 @@ void channels_update_important(struct engine *e, struct step_report *report);
 
 /* sharing.c */
 
-/* Elements have so many bytes. The caller says where arrays lie, if there are several ranks. */
-void sharing_divide(const struct engine *e, struct divided *d, size_t bytes);
-void sharing_free(struct divided *d);
+/* An array of a matrix's shape, whose elements have so many bytes: each rank has the rows of its
+ * own channels. */
+struct comm_shares sharing_divide(const struct engine *e, const struct matrix *m, void *data,
+                                  size_t bytes);
 
 /* Whether each rank has all parameters: then those that change are sent. */
 static inline bool sharing_is_needed(const struct engine *e)

@@ -27,14 +27,22 @@ static bool has_home(const struct engine *e, const struct matrix *m)
     return divides(e) && !m->streams;
 }
 
+/* Elements of a home: a rank's whole part, which it sends, be it full or not. */
+static size_t home_elements(const struct engine *e, const struct matrix *m)
+{
+    const int rows = m->param->rows, part = rows == 1 ? m->n_owned : schedule_part(rows, e->ranks);
+    return (size_t)part * (size_t)m->cols;
+}
+
 void parameters_place(struct engine *e)
 {
-    const size_t size = dtype_size(e->dtype);
     struct arena *a = &e->arena;
-    for (int i = 0; i < e->n_matrices; i++)
-        if (has_home(e, &e->matrices[i]) && e->matrices[i].n_owned > 0)
-            e->matrices[i].values =
-                arena_take(a, &a->use.parameters, owned_elements(&e->matrices[i]), size);
+    for (int i = 0; i < e->n_matrices; i++) {
+        struct matrix *m = &e->matrices[i];
+        if (has_home(e, m) && home_elements(e, m) > 0)
+            m->values =
+                arena_take(a, &a->use.parameters, home_elements(e, m), dtype_size(e->dtype));
+    }
 }
 
 /* To the device's type, and as parameters are rounded. */
@@ -65,13 +73,18 @@ void parameters_take(struct engine *e, const struct matrix *m, size_t first, siz
 
 static void describe_slots(struct engine *e)
 {
-    struct divided *slots = &e->parameters.slots;
     const size_t size = dtype_size(e->dtype);
-    sharing_divide(e, slots, size);
+    e->parameters.slots = zf_calloc((size_t)e->n_matrices, sizeof *e->parameters.slots);
     for (int i = 0; i < e->n_matrices; i++) {
         const struct matrix *m = &e->matrices[i];
-        slots->arrays[i].data = (char *)e->params + m->param->value_offset * size;
-        slots->arrays[i].own = has_home(e, m) ? m->values : NULL;
+        struct comm_shares *slot = &e->parameters.slots[i];
+        *slot = sharing_divide(e, m, (char *)e->params + m->param->value_offset * size, size);
+        if (!has_home(e, m))
+            continue;
+        slot->own = m->values;
+        /* what lies between parameters stays zero, and a part's end is sent there */
+        if (home_elements(e, m) > 0)
+            e->device->zero(e->device->compute, m->values, home_elements(e, m) * size);
     }
 }
 
@@ -97,7 +110,7 @@ void parameters_release(struct engine *e)
     e->device->event_destroy(p->changed);
     free(p->holds);
     free(p->left);
-    sharing_free(&p->slots);
+    free(p->slots);
 }
 
 /* ---- coming ---- */
@@ -169,7 +182,7 @@ static void gather_layer(struct engine *e, int layer)
     e->device->event_order(e->streams.gathering, p->changed);
     e->device->event_order(e->streams.gathering, p->left[slot_of(e, layer)]);
     e->device->event_order(e->streams.gathering, e->streams.arrived[layer]);
-    comm_device_all_gather(e->comm, e->streams.gathering, p->slots.arrays + first, last - first);
+    comm_device_all_gather(e->comm, e->streams.gathering, p->slots + first, last - first);
     for (int i = first; i < last; i++)
         p->bytes_gathered += (e->matrices[i].param->n_elements - owned_elements(&e->matrices[i])) *
                              dtype_size(e->dtype);

@@ -7,18 +7,24 @@
 /* What keeps up has a tenth of its time to spare. */
 #define SPARE 1.1
 
+int schedule_part(int rows, int ranks)
+{
+    return (rows + ranks - 1) / ranks;
+}
+
 struct range schedule_owned(int matrix, int rows, int ranks, int rank)
 {
-    int r = rows < ranks ? (rank + matrix) % ranks : rank;
-    return (struct range){(int)((long)rows * r / ranks), (int)((long)rows * (r + 1) / ranks)};
+    const int part = schedule_part(rows, ranks), first = rank * part;
+    if (rows == 1)
+        return (struct range){0, schedule_owner(matrix, rows, ranks, 0) == rank};
+    if (first >= rows)
+        return (struct range){0, 0};
+    return (struct range){first, first + part < rows ? first + part : rows};
 }
 
 int schedule_owner(int matrix, int rows, int ranks, int row)
 {
-    int r = (int)((long)row * ranks / rows);
-    while ((long)rows * (r + 1) / ranks <= row)
-        r++;
-    return rows < ranks ? (r + ranks - matrix % ranks) % ranks : r;
+    return rows == 1 ? ranks - 1 - matrix % ranks : row / schedule_part(rows, ranks);
 }
 
 bool schedule_closes(int group, int elapsed, int interval, bool stagger)

@@ -2,7 +2,8 @@
  * step, so that every rank computes the same answer without talking.
  *
  * A channel is a row of a matrix stored (in, out). Two divisions cross each other:
- *   - ranks own contiguous ranges of a matrix's channels, equal to within one;
+ *   - ranks own contiguous ranges of a matrix's channels, equal but for the last ones, so that a
+ *     collective takes a matrix, and room behind it, in one call, however many ranks there are;
  *   - the S groups of the staggered schedule have blocks of every matrix in turn
  *     (model/device/row_groups.h). Every group therefore holds one S-th of every matrix and nearly
  * one of every rank's share, so traffic and host work are equal in all steps for a model of any
@@ -16,8 +17,10 @@ struct range {
     int first, last; /* [first, last) */
 };
 
-/* The channels of a matrix of `rows` that this rank owns. A matrix of fewer channels than ranks
- * (a bias is one of a single row) starts with another rank for each index, so that they spread. */
+/* How many of a matrix's `rows` channels a rank owns, but for the last ones that own any. */
+int schedule_part(int rows, int ranks);
+/* The channels that this rank owns. A single one (a bias is a matrix of a single row) is another
+ * rank's for each index, so that they spread. */
 struct range schedule_owned(int matrix, int rows, int ranks, int rank);
 /* The rank that owns a channel. */
 int schedule_owner(int matrix, int rows, int ranks, int row);

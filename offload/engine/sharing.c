@@ -7,43 +7,75 @@
 #include <stdlib.h>
 #include <string.h>
 
-void sharing_divide(const struct engine *e, struct divided *d, size_t bytes)
+struct comm_shares sharing_divide(const struct engine *e, const struct matrix *m, void *data,
+                                  size_t bytes)
 {
-    const size_t n = (size_t)e->n_matrices, ranks = (size_t)e->ranks;
-    d->arrays = zf_calloc(n, sizeof *d->arrays);
-    d->shares = zf_calloc(n * ranks, sizeof *d->shares);
-    for (size_t i = 0; i < n; i++) {
-        const struct matrix *m = &e->matrices[i];
-        const size_t row = (size_t)m->cols * bytes;
-        d->arrays[i].shares = d->shares + i * ranks;
-        for (int r = 0; r < e->ranks; r++) {
-            const struct range owned = schedule_owned(m->index, m->param->rows, e->ranks, r);
-            d->shares[i * ranks + (size_t)r] = (struct comm_share){
-                (size_t)owned.first * row, (size_t)(owned.last - owned.first) * row};
-        }
-    }
+    const size_t row = (size_t)m->cols * bytes, rows = (size_t)m->param->rows;
+    return (struct comm_shares){.data = data,
+                                .bytes = rows * row,
+                                .part = (size_t)schedule_part(m->param->rows, e->ranks) * row,
+                                .owner = rows == 1 ? schedule_owner(m->index, 1, e->ranks, 0)
+                                                   : COMM_DIVIDED};
 }
 
-void sharing_free(struct divided *d)
-{
-    free(d->arrays);
-    free(d->shares);
-}
-
-/* Least size of the buffer that they go through. */
+/* As many bytes of parameters, or a single matrix, are exchanged at a time. */
 #define SHARED_BYTES ((size_t)4 << 20)
+
+/* A matrix's parameters, of all ranks or of one. */
+static size_t matrix_bytes(const struct engine *e, int matrix, int rows)
+{
+    return (size_t)rows * (size_t)e->matrices[matrix].cols * dtype_size(e->dtype);
+}
+
+static size_t largest_matrix(const struct engine *e)
+{
+    size_t largest = SHARED_BYTES;
+    for (int i = 0; i < e->n_matrices; i++) {
+        const size_t bytes = matrix_bytes(e, i, e->matrices[i].param->rows);
+        largest = bytes > largest ? bytes : largest;
+    }
+    return largest;
+}
+
+/* Matrices [first, result) are exchanged together, whatever the number of ranks. */
+static int exchange_end(const struct engine *e, int first, size_t most)
+{
+    size_t bytes = 0;
+    for (int i = first; i < e->n_matrices; i++) {
+        bytes += matrix_bytes(e, i, e->matrices[i].param->rows);
+        if (bytes > most)
+            return i;
+    }
+    return e->n_matrices;
+}
+
+/* The most that one rank has of matrices [first, last). */
+static size_t largest_part(const struct engine *e, int first, int last)
+{
+    size_t largest = 0;
+    for (int r = 0; r < e->ranks; r++) {
+        size_t bytes = 0;
+        for (int i = first; i < last; i++) {
+            const struct range owned = schedule_owned(i, e->matrices[i].param->rows, e->ranks, r);
+            bytes += matrix_bytes(e, i, owned.last - owned.first);
+        }
+        largest = bytes > largest ? bytes : largest;
+    }
+    return largest;
+}
 
 void sharing_place(struct engine *e)
 {
-    size_t largest = SHARED_BYTES;
+    size_t part = 0;
     if (!sharing_is_needed(e))
         return;
-    for (int i = 0; i < e->n_matrices; i++) {
-        size_t bytes = e->table->params[i].n_elements * dtype_size(e->dtype);
-        largest = bytes > largest ? bytes : largest;
+    e->sharing.most = largest_matrix(e);
+    for (int first = 0, last; first < e->n_matrices; first = last) {
+        last = exchange_end(e, first, e->sharing.most);
+        const size_t here = largest_part(e, first, last);
+        part = here > part ? here : part;
     }
-    e->sharing.bytes = largest;
-    e->sharing.memory = arena_take(&e->arena, &e->arena.use.workspace, largest, 1);
+    e->sharing.memory = arena_take(&e->arena, &e->arena.use.workspace, part * (size_t)e->ranks, 1);
     e->sharing.rows = arena_take(&e->arena, &e->arena.use.workspace, e->n_channels, sizeof(int));
     e->sharing.runs = arena_take(&e->arena, &e->arena.use.workspace,
                                  (size_t)e->n_matrices * (size_t)e->ranks, sizeof *e->sharing.runs);
@@ -52,7 +84,7 @@ void sharing_place(struct engine *e)
 void sharing_create(struct engine *e)
 {
     e->sharing.updated = zf_calloc(e->n_channels, 1);
-    e->sharing.parts = zf_calloc((size_t)e->ranks, sizeof *e->sharing.parts);
+    e->sharing.first_run = zf_calloc((size_t)e->ranks + 1, sizeof *e->sharing.first_run);
     if (!sharing_is_needed(e))
         return;
     const size_t runs = (size_t)e->n_matrices * (size_t)e->ranks;
@@ -64,7 +96,7 @@ void sharing_create(struct engine *e)
 void sharing_release(struct engine *e)
 {
     free(e->sharing.updated);
-    free(e->sharing.parts);
+    free(e->sharing.first_run);
     if (!e->sharing.read)
         return;
     e->device->release_host(e->sharing.rows_host);
@@ -72,24 +104,43 @@ void sharing_release(struct engine *e)
     e->device->event_destroy(e->sharing.read);
 }
 
-/* Lists what changed in matrices [first, last) on a rank. Returns its bytes; they begin at `at`. */
-static size_t find_runs(struct engine *e, int first, int last, int rank, size_t at)
+/* Lists what changed in matrices [first, last) on a rank. Returns its elements; in its part they
+ * begin at 0. */
+static size_t find_runs(struct engine *e, int first, int last, int rank)
 {
     struct sharing *s = &e->sharing;
-    const size_t size = dtype_size(e->dtype), begin = at;
+    size_t at = 0;
     for (int i = first; i < last; i++) {
         const struct matrix *m = &e->matrices[i];
         const struct range owned = schedule_owned(i, m->param->rows, e->ranks, rank);
-        struct shared_run run = {.matrix = i, .first = s->n_rows, .at = at / size};
+        struct shared_run run = {.matrix = i, .first = s->n_rows, .at = at};
         for (int row = owned.first; row < owned.last; row++)
             if (s->updated[m->first_channel + (size_t)row])
                 s->rows_host[s->n_rows++] = row;
         run.n = s->n_rows - run.first;
-        at += (size_t)run.n * (size_t)m->cols * size;
+        at += (size_t)run.n * (size_t)m->cols;
         if (run.n > 0)
             s->runs_host[s->n_runs++] = run;
     }
-    return at - begin;
+    return at;
+}
+
+/* The same of all ranks; the longest part is as long as each. Returns its elements. */
+static size_t find_all_runs(struct engine *e, int first, int last)
+{
+    struct sharing *s = &e->sharing;
+    size_t part = 0;
+    for (int r = 0; r < e->ranks; r++) {
+        s->first_run[r] = s->n_runs;
+        const size_t elements = find_runs(e, first, last, r);
+        part = elements > part ? elements : part;
+        s->bytes_gathered += r == e->rank ? 0 : elements * dtype_size(e->dtype);
+    }
+    s->first_run[e->ranks] = s->n_runs;
+    for (int r = 0; r < e->ranks; r++)
+        for (int i = s->first_run[r]; i < s->first_run[r + 1]; i++)
+            s->runs_host[i].at += (size_t)r * part;
+    return part;
 }
 
 /* Numbers the pieces of the runs from the first one on, through all of them. */
@@ -128,25 +179,22 @@ static void copy_runs(struct engine *e, int first, int last, bool pack)
         e->device->row_ops->share_rows(e->streams.reducing, &e->batches.all, &shared, pack);
 }
 
+/* Packed and unpacked behind the model; in between they go first, as collectives do. */
 static void share_matrices(struct engine *e, int first, int last)
 {
     struct sharing *s = &e->sharing;
+    const struct streams *on = &e->streams;
     const int first_run = s->n_runs, first_row = s->n_rows;
-    int own = 0, end = 0;
-    size_t at = 0;
-    for (int r = 0; r < e->ranks; r++) {
-        own = r == e->rank ? s->n_runs : own;
-        const size_t bytes = find_runs(e, first, last, r, at);
-        end = r == e->rank ? s->n_runs : end;
-        s->parts[r] = (struct comm_share){at, bytes};
-        s->bytes_gathered += r == e->rank ? 0 : bytes;
-        at += bytes;
-    }
+    const size_t part = find_all_runs(e, first, last) * dtype_size(e->dtype);
+    const int own = s->first_run[e->rank], end = s->first_run[e->rank + 1];
+    const struct comm_shares parts = {
+        .data = s->memory, .bytes = part * (size_t)e->ranks, .part = part, .owner = COMM_DIVIDED};
     number_pieces(s, e->matrices, first_run);
     upload_list(e, first_run, first_row);
     copy_runs(e, own, end, true);
-    comm_device_all_gather(e->comm, e->streams.reducing,
-                           &(struct comm_shares){.data = s->memory, .shares = s->parts}, 1);
+    streams_follow(e, on->gathering, on->reducing);
+    comm_device_all_gather(e->comm, on->gathering, &parts, 1);
+    streams_follow(e, on->reducing, on->gathering);
     copy_runs(e, first_run, own, false);
     copy_runs(e, end, s->n_runs, false);
 }
@@ -164,23 +212,15 @@ static void exchange_matrices(struct engine *e, int first, int last)
 
 void sharing_exchange(struct engine *e)
 {
-    size_t bytes = 0;
-    int first = 0;
     if (!sharing_is_needed(e))
         return;
     e->device->event_wait(e->sharing.read); /* over, where the host has waited for a norm since */
     e->sharing.n_rows = e->sharing.n_runs = 0;
     streams_follow(e, e->streams.reducing, e->device->compute);
-    for (int i = 0; i < e->n_matrices; i++) {
-        size_t here = e->table->params[i].n_elements * dtype_size(e->dtype);
-        if (bytes + here > e->sharing.bytes) {
-            exchange_matrices(e, first, i);
-            first = i;
-            bytes = 0;
-        }
-        bytes += here;
+    for (int first = 0, last; first < e->n_matrices; first = last) {
+        last = exchange_end(e, first, e->sharing.most);
+        exchange_matrices(e, first, last);
     }
-    exchange_matrices(e, first, e->n_matrices);
     e->device->event_record(e->sharing.read, e->streams.reducing);
     memset(e->sharing.updated, 0, e->n_channels);
     plan_host_loop(e->device->plan, e->n_channels); /* find_runs */

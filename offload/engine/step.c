@@ -1,6 +1,10 @@
 /* The order of a step. */
 #include "offload/engine/internal.h"
 
+#include "data/alloc.h"
+
+#include <stdlib.h>
+
 void norms_place(struct engine *e)
 {
     struct arena *a = &e->arena;
@@ -11,9 +15,12 @@ void norms_place(struct engine *e)
 void norms_create(struct engine *e)
 {
     e->norms.reducing = -1;
-    sharing_divide(e, &e->norms.gradients, sizeof *e->grads);
-    for (int i = 0; i < e->n_matrices; i++)
-        e->norms.gradients.arrays[i].data = e->grads + e->matrices[i].param->gradient_offset;
+    e->norms.gradients = zf_calloc((size_t)e->n_matrices, sizeof *e->norms.gradients);
+    for (int i = 0; i < e->n_matrices; i++) {
+        const struct matrix *m = &e->matrices[i];
+        e->norms.gradients[i] =
+            sharing_divide(e, m, e->grads + m->param->gradient_offset, sizeof *e->grads);
+    }
     e->norms.summary_host = e->device->allocate_host(2 * sizeof *e->norms.summary_host);
     if (e->defers)
         e->norms.squared_host = e->device->allocate_host(sizeof(float) * e->n_channels);
@@ -21,7 +28,7 @@ void norms_create(struct engine *e)
 
 void norms_release(struct engine *e)
 {
-    sharing_free(&e->norms.gradients);
+    free(e->norms.gradients);
     if (e->norms.summary_host)
         e->device->release_host(e->norms.summary_host);
     if (e->norms.squared_host)
@@ -52,8 +59,7 @@ static void reduce_layer(struct engine *e, int layer)
 {
     const int first = e->batches.first_of_layer[layer], last = e->batches.first_of_layer[layer + 1];
     streams_follow(e, e->streams.summing, e->device->compute);
-    comm_device_reduce(e->comm, e->streams.summing, e->norms.gradients.arrays + first,
-                       last - first);
+    comm_device_reduce(e->comm, e->streams.summing, e->norms.gradients + first, last - first);
     e->norms.reducing = layer;
 }
 

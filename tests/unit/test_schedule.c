@@ -11,10 +11,14 @@ static void owned_ranges_share_out_all_channels(void **state)
         for (int ranks = 1; ranks <= 8; ranks++)
             for (int matrix = 0; matrix < 3; matrix++) {
                 int owners[40] = {0};
+                const int part = schedule_part(rows, ranks);
+                assert_true(part * ranks >= rows && (part - 1) * ranks < rows);
                 for (int r = 0; r < ranks; r++) {
                     struct range owned = schedule_owned(matrix, rows, ranks, r);
                     int n = owned.last - owned.first;
-                    assert_true(n == rows / ranks || n == rows / ranks + 1);
+                    /* equal parts, one behind the other; a single row has none */
+                    assert_true(n == 0 || rows == 1 || owned.first == r * part);
+                    assert_true(n == part || owned.last == rows || n == 0);
                     for (int i = owned.first; i < owned.last; i++) {
                         owners[i]++;
                         assert_int_equal(schedule_owner(matrix, rows, ranks, i), r);

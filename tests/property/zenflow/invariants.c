@@ -852,8 +852,11 @@ static void fp32_masters(void **state)
         float *values = zf_malloc(sizeof(float) * n), *got = zf_malloc(sizeof(float) * n);
         for (size_t i = 0; i < n; i++)
             values[i] = sinf((float)(i + seed));
-        if (!on_cuda())
-            memcpy(p.device_params, values, sizeof(float) * n);
+        for (int k = 0; k < p.table.n_params && !on_cuda(); k++) {
+            const struct param *q = &p.table.params[k];
+            memcpy((float *)p.device_params + q->value_offset, values + q->offset,
+                   sizeof(float) * q->n_elements);
+        }
         for (size_t at = 0, count; at < n; at += count) {
             count = n - at < 100 + seed ? n - at : 100 + seed; /* across parameters */
             engine_take_values(p.engine, at, values + at, count);
@@ -1162,6 +1165,7 @@ int main(int argc, char **argv)
         cmocka_unit_test(M4),
         cmocka_unit_test(M5),
         cmocka_unit_test(ten_times),
+        cmocka_unit_test(gaps_stay_zero),
         cmocka_unit_test(evaluation),
         cmocka_unit_test(non_finite),
         cmocka_unit_test(refusals),

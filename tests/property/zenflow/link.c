@@ -5,6 +5,9 @@
 
 #include "offload/engine/internal.h"
 
+#include <limits.h>
+#include <string.h>
+
 /* problem_device, but for some functions that look at what they are asked for. */
 static struct device watched, *real;
 
@@ -48,26 +51,90 @@ static enum stream_priority priority_of(const struct stream *stream)
     return STREAM_BEHIND;
 }
 
-/* Collectives go before the model, all else behind it. */
-void stream_priorities(void **state)
+/* The engine's collectives come by here, and go on: the linker puts these in their place. */
+
+static struct {
+    bool noted;
+    int gathers, sums_to_owners, sums_to_all;
+} collectives;
+
+static void note_collective(const struct stream *s, const char *name, int *count)
 {
-    (void)state;
+    if (!collectives.noted)
+        return;
+    (*count)++;
+    if (priority_of(s) != STREAM_FIRST)
+        fail_msg("%s is queued on a stream that does not go first", name);
+}
+
+void __real_comm_device_all_gather(struct comm *c, struct stream *s,
+                                   const struct comm_shares *arrays, int n);
+void __wrap_comm_device_all_gather(struct comm *c, struct stream *s,
+                                   const struct comm_shares *arrays, int n);
+void __wrap_comm_device_all_gather(struct comm *c, struct stream *s,
+                                   const struct comm_shares *arrays, int n)
+{
+    note_collective(s, "an all-gather", &collectives.gathers);
+    __real_comm_device_all_gather(c, s, arrays, n);
+}
+
+void __real_comm_device_reduce(struct comm *c, struct stream *s, const struct comm_shares *arrays,
+                               int n);
+void __wrap_comm_device_reduce(struct comm *c, struct stream *s, const struct comm_shares *arrays,
+                               int n);
+void __wrap_comm_device_reduce(struct comm *c, struct stream *s, const struct comm_shares *arrays,
+                               int n)
+{
+    note_collective(s, "a sum to owners", &collectives.sums_to_owners);
+    __real_comm_device_reduce(c, s, arrays, n);
+}
+
+void __real_comm_device_all_reduce(struct comm *c, struct stream *s, float *data, size_t n);
+void __wrap_comm_device_all_reduce(struct comm *c, struct stream *s, float *data, size_t n);
+void __wrap_comm_device_all_reduce(struct comm *c, struct stream *s, float *data, size_t n)
+{
+    note_collective(s, "a sum to all", &collectives.sums_to_all);
+    __real_comm_device_all_reduce(c, s, data, n);
+}
+
+/* Steps in which every kind of collective is queued. divided: parameters, over ranks */
+static void steps_on_streams(bool divided)
+{
+    enum { STEPS = 6 };
     struct engine_config c = problem_config();
     struct problem p;
-    watch();
-    watched.stream_create = note_stream;
     n_streams = 0;
     c.topk_ratio = 0.1;
     c.update_interval = 4;
+    c.params_divided = divided;
     problem_create(&p, 1, world, &c);
     const struct streams *s = &p.engine->streams;
-    assert_int_equal(priority_of(s->summing), STREAM_FIRST);
-    assert_int_equal(priority_of(s->gathering), STREAM_FIRST);
     assert_int_equal(priority_of(s->reducing), STREAM_BEHIND);
     assert_int_equal(priority_of(s->down), STREAM_BEHIND);
     assert_int_equal(priority_of(s->up), STREAM_BEHIND);
     assert_int_equal(priority_of(s->carrying), STREAM_BEHIND);
+    memset(&collectives, 0, sizeof collectives);
+    collectives.noted = true;
+    for (int step = 0; step < STEPS; step++)
+        problem_step(&p, step);
+    collectives.noted = false;
+    if (comm_size(world) > 1) {
+        assert_in_range(collectives.gathers, STEPS, INT_MAX);
+        assert_in_range(collectives.sums_to_owners, STEPS, INT_MAX);
+        assert_int_equal(collectives.sums_to_all, STEPS);
+    }
     problem_destroy(&p);
+}
+
+/* Collectives are queued where they go before the model, all else behind it; parameters that ranks
+ * share and those that they divide. */
+void stream_priorities(void **state)
+{
+    (void)state;
+    watch();
+    watched.stream_create = note_stream;
+    steps_on_streams(false);
+    steps_on_streams(true);
     watch_no_more();
 }
 

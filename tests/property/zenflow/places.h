@@ -9,6 +9,7 @@ void divided_bytes(void **state);
 void host_bytes(void **state);
 void M4(void **state);
 void ten_times(void **state);
+void gaps_stay_zero(void **state);
 void evaluation(void **state);
 
 #endif

@@ -139,8 +139,9 @@ void problem_copy_params(struct problem *to, const struct problem *from)
     write_params(to);
 }
 
-/* Everything but the table. */
-static void create(struct problem *p, unsigned seed, const struct engine_config *config)
+/* Everything but the table, whose layers have no places yet. gradient_slots: that blocks share */
+static void create(struct problem *p, unsigned seed, int gradient_slots,
+                   const struct engine_config *config)
 {
     struct zf_error err;
     struct engine_config used = *config;
@@ -158,8 +159,10 @@ static void create(struct problem *p, unsigned seed, const struct engine_config 
     }
     const bool divided = used.params_divided && comm_size(p->comm) > 1;
     p->takes_values = used.values_follow |= used.params_on_host | used.params_divided;
+    params_divide(&p->table, comm_size(p->comm));
     if (used.params_on_host || divided)
         params_share_values(&p->table, problem_value_slots);
+    params_share_gradients(&p->table, gradient_slots);
     p->device_params = p->device->allocate(dtype_size(p->device->dtype) * p->table.n_values);
     p->device_grads = p->device->allocate(sizeof(float) * p->table.n_gradients);
     write_params(p);
@@ -188,8 +191,7 @@ void problem_create(struct problem *p, unsigned seed, struct comm *comm,
     else
         add_params(&p->table, seed);
     p->table.ends_alternate |= between(0, 1, 19, seed);
-    params_share_gradients(&p->table, between(0, 2, 8, seed));
-    create(p, seed, config);
+    create(p, seed, between(0, 2, 8, seed), config);
 }
 
 void problem_create_layers(struct problem *p, int layers, int matrices, struct comm *comm,
@@ -203,7 +205,7 @@ void problem_create_layers(struct problem *p, int layers, int matrices, struct c
         params_add(&p->table, name, vector ? PARAM_VECTOR : PARAM_MATRIX, vector ? 1 : 12,
                    4 + i % 5, i / matrices);
     }
-    create(p, 1, config);
+    create(p, 1, 0, config);
 }
 
 void problem_create_tall(struct problem *p, int rows, struct comm *comm,
@@ -213,7 +215,7 @@ void problem_create_tall(struct problem *p, int rows, struct comm *comm,
     params_add(&p->table, "first", PARAM_VECTOR, 1, 5, 0);
     params_add(&p->table, "tall", PARAM_MATRIX, rows, 3, 1)->decay = true;
     params_add(&p->table, "last", PARAM_VECTOR, 1, 5, 2);
-    create(p, 1, config);
+    create(p, 1, 0, config);
 }
 
 void problem_destroy(struct problem *p)
