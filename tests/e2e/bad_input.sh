@@ -56,7 +56,7 @@ task() { # with random initialisation
     alone "$1" "$2" --task_name "${3:-SST-2}" --config_name gpt --tokenizer_name "$tokenizer" "${@:4}"
 }
 trained() { # from a trained model
-    alone "$1" "$2" --task_name SST-2 --model_name_or_path "$model" "${@:3}"
+    alone "$1" "$2" --task_name SST-2 --device cpu --model_name_or_path "$model" "${@:3}" # a GPU's memory is told first
 }
 fresh
 
