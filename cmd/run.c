@@ -130,13 +130,12 @@ static bool load_tokenizer(struct run *run, struct zf_error *err)
     return run->tokenizer != NULL;
 }
 
-/* What training writes must give the ids that were learned with. */
+/* What training writes must give the ids that were learned with; a plan is of a run that can be. */
 static bool check_tokenizer(const struct run *run, struct zf_error *err)
 {
     const struct config *c = run->config;
-    return !c->do_train || c->plan ||
-           tokenizer_check_type(run->tokenizer, c->tokenizer_name,
-                                gpt_model_type(&run->model_config), err);
+    return !c->do_train || tokenizer_check_type(run->tokenizer, c->tokenizer_name,
+                                                gpt_model_type(&run->model_config), err);
 }
 
 static void set_dropouts(struct gpt_config *m, const struct config *c)

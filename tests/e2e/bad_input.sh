@@ -158,8 +158,10 @@ check "Qwen's tokenizer and a model of type qwen2" "$train" --config "$config" -
     --config_name "$scratch/qwen2" --tokenizer_name "$qwen" --output_dir "$scratch/of-qwen"
 check "it is evaluated with GPT-2's, which writes no model" "$train" --config "$config" --task_name SST-2 --data_dir "$glue" \
     --model_name_or_path "$scratch/of-qwen" --tokenizer_name "$tokenizer" --do_eval
-check "and planned with GPT-2's" "$train" --config "$config" --task_name SST-2 --data_dir "$glue" --plan h100 \
-    --config_name "$scratch/qwen2" --tokenizer_name "$tokenizer"
+task "a plan refuses what a run does" "the tokenizer of .*GPT2Tokenizer.*type qwen2 .*choose a tokenizer" SST-2 \
+    --config_name "$scratch/qwen2" --plan h100
+check "and takes Qwen's" "$train" --config "$config" --task_name SST-2 --data_dir "$glue" --plan h100 \
+    --config_name "$scratch/qwen2" --tokenizer_name "$qwen"
 
 # Model.
 trained "no such model" "nowhere" --model_name_or_path "$scratch/nowhere"
