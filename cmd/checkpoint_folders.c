@@ -295,6 +295,18 @@ bool checkpoint_clean(const char *output_dir, struct zf_error *err)
     return ok;
 }
 
+bool checkpoint_clean_files(const char *output_dir, struct zf_error *err)
+{
+    struct file_names names;
+    if (!file_list(output_dir, &names, err))
+        return false;
+    bool ok = true;
+    for (int i = 0; ok && i < names.n; i++)
+        ok = !is_temporary_file(names.list[i]) || clean_one(output_dir, names.list[i], err);
+    file_names_free(&names);
+    return ok;
+}
+
 bool checkpoint_remove_oldest(const char *output_dir, int limit, int step, int best_step,
                               struct zf_error *err)
 {

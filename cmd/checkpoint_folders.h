@@ -35,6 +35,8 @@ bool checkpoint_remove_after(const char *output_dir, int last, struct zf_error *
 /* Removes what dead runs have left unfinished: folders for checkpoints that are empty or were being
  * written or removed, and temporary files. For one rank. */
 bool checkpoint_clean(const char *output_dir, struct zf_error *err);
+/* The temporary files alone. */
+bool checkpoint_clean_files(const char *output_dir, struct zf_error *err);
 /* Keeps `limit` of the finished checkpoints up to this step (below 1: all), the newest and the best
  * (best_step 0: none) among them. Others neither count nor go. For one rank. */
 bool checkpoint_remove_oldest(const char *output_dir, int limit, int step, int best_step,

@@ -262,6 +262,7 @@ static bool write_predictions(const struct run *run, const struct eval_split *sp
 {
     const char *directory = run->config->output_dir;
     char *path = results_path(run, split);
+    stop_hold();
     bool ok = file_make_directory(directory, err) &&
               own_write_predictions(path, predictions, split->set.n_sequences,
                                     run->task->n_labels > 1 ? run->task->names : NULL, err) &&

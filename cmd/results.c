@@ -1,6 +1,7 @@
 #include "cmd/results.h"
 
 #include "cmd/progress.h"
+#include "cmd/stop.h"
 #include "data/alloc.h"
 #include "data/file.h"
 #include "data/json.h"
@@ -76,6 +77,7 @@ bool results_write(const struct run *run, const json_t *results, struct zf_error
 {
     if (json_object_size(results) == 0) /* predictions alone */
         return true;
+    stop_hold();
     bool ok = !run->config->output_dir || write_files(run, results, err);
     progress_results_table(run->task->title, results);
     return ok;

@@ -130,13 +130,12 @@ static bool load_tokenizer(struct run *run, struct zf_error *err)
     return run->tokenizer != NULL;
 }
 
-/* What training writes must give the ids that were learned with. */
+/* What training writes must give the ids that were learned with; a plan is of a run that can be. */
 static bool check_tokenizer(const struct run *run, struct zf_error *err)
 {
     const struct config *c = run->config;
-    return !c->do_train || c->plan ||
-           tokenizer_check_type(run->tokenizer, c->tokenizer_name,
-                                gpt_model_type(&run->model_config), err);
+    return !c->do_train || tokenizer_check_type(run->tokenizer, c->tokenizer_name,
+                                                gpt_model_type(&run->model_config), err);
 }
 
 static void set_dropouts(struct gpt_config *m, const struct config *c)
@@ -429,7 +428,7 @@ static bool read_input(struct run *run, struct zf_error *err)
            (!c->do_train || config_resolve_steps(c, run->train.n_sequences, err));
 }
 
-/* From now on this run alone writes into output_dir. */
+/* From now on this run alone writes into output_dir, where training cleans up when it begins. */
 static bool take_output(struct run *run, struct zf_error *err)
 {
     const struct config *c = run->config;
@@ -438,7 +437,7 @@ static bool take_output(struct run *run, struct zf_error *err)
     run->lock = file_make_directory(c->output_dir, err)
                     ? folder_lock_take("output_dir", c->output_dir, err)
                     : NULL;
-    return run->lock != NULL;
+    return run->lock && (c->do_train || checkpoint_clean_files(c->output_dir, err));
 }
 
 static bool create_parts(struct run *run, struct zf_error *err)
@@ -523,8 +522,10 @@ static bool predict_all(struct run *run, struct zf_error *err)
     if (c->do_train && run->n_test > 0 && comm_rank(run->comm) == 0)
         any = checkpoint_is_any(c->output_dir, &any, &ignored) && any;
     run->stoppable = comm_max(run->comm, any) > 0;
-    for (int i = 0; ok && !run->stopped && i < run->n_test; i++)
+    for (int i = 0; ok && !run->stopped && i < run->n_test; i++) {
+        stop_release();
         ok = predict_split(run, &run->test[i], err);
+    }
     if (!ok || !run->stopped)
         return ok;
     const char *reason = stop_reason(run->comm);

@@ -22,6 +22,9 @@ static const struct {
 static atomic_int first_signal; /* 0: none came */
 static long long first_time;    /* when it did */
 static _Atomic enum { AT_ONCE, DEFERRED, FINISHED } manner;
+static bool held; /* AT_ONCE is DEFERRED for a while */
+/* To be had by who ends the program at once, and by who keeps it from that. */
+static pthread_mutex_t turn = PTHREAD_MUTEX_INITIALIZER;
 static atomic_int last_status;
 static long long began; /* in nanoseconds, as are these */
 static double allowed;  /* in seconds; 0: for ever */
@@ -42,7 +45,7 @@ static const char *name_of(int signal)
     return "";
 }
 
-static void take(int signal)
+static void take_in_turn(int signal)
 {
     if (manner == FINISHED)
         _exit(last_status);
@@ -57,6 +60,13 @@ static void take(int signal)
         first_signal = signal;
         log_hurry(); /* a launcher that is ending its job may read nothing any more */
     }
+}
+
+static void take(int signal)
+{
+    pthread_mutex_lock(&turn);
+    take_in_turn(signal);
+    pthread_mutex_unlock(&turn);
 }
 
 static void *listen_to_signals(void *argument)
@@ -98,6 +108,29 @@ void stop_listen(void)
 void stop_defer(void)
 {
     manner = DEFERRED;
+}
+
+void stop_hold(void)
+{
+    pthread_mutex_lock(&turn);
+    if (manner == AT_ONCE) {
+        held = true;
+        manner = DEFERRED;
+    }
+    pthread_mutex_unlock(&turn);
+}
+
+void stop_release(void)
+{
+    pthread_mutex_lock(&turn);
+    if (held && first_signal != 0) {
+        log_info("stopped by %s; what was being written is whole", name_of(first_signal));
+        _exit(STOP_STATUS);
+    }
+    if (held)
+        manner = AT_ONCE;
+    held = false;
+    pthread_mutex_unlock(&turn);
 }
 
 void stop_finish(int status)

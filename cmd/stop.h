@@ -23,6 +23,11 @@ void stop_listen(void);
  * ends the program at once, with 128 and its number; what comes earlier is the same wish on another
  * way, as where a launcher passes on what its ranks got too. */
 void stop_defer(void);
+/* Where signals end the program at once, from now on the first waits for stop_release, or for the
+ * program's end: what is written until then is whole. Elsewhere neither does anything. */
+void stop_hold(void);
+/* Ends the program if a signal came meanwhile. */
+void stop_release(void);
 /* From now on nothing is left to save, or to be done: signals end the program with this status. */
 void stop_finish(int status);
 /* Asks so many seconds after stop_listen; 0: never. */

@@ -49,6 +49,8 @@ struct trainer {
     int unproved_best;    /* and its best_step */
     struct zf_error late; /* at the end a checkpoint could not be written, or read, or "" */
     double bytes_norms, bytes_gradients; /* that ranks have summed */
+    int interval;                        /* S in force, */
+    bool told_interval;                  /* and whether its choice has been told */
     int first_step;                      /* where this run began, not the one that it resumes, */
     double start;                        /* and when */
 };
@@ -381,6 +383,37 @@ static bool save_if_due(struct trainer *t, struct zf_error *err)
     return true;
 }
 
+/* "keep_up", "auto", or NULL where S is given or there are no windows. */
+static const char *interval_rule(const struct trainer *t)
+{
+    const struct zenflow_config *z = &t->run->config->zenflow;
+    if (!z->enabled || z->update_interval > 0)
+        return NULL;
+    return z->update_interval == CONFIG_KEEP_UP ? "keep_up" : "auto";
+}
+
+/* The first time that S is chosen behind a step; "auto" goes on with it, which the log has. The end
+ * of warm-up is no choice. */
+static void tell_of_interval(struct trainer *t, int chosen)
+{
+    const int before = t->interval;
+    t->interval = chosen;
+    if (!interval_rule(t) || t->told_interval || chosen == before ||
+        engine_steps(t->run->engine) <= t->run->config->zenflow.full_warm_up_rounds + 1)
+        return;
+    t->told_interval = true;
+    log_info("update_interval \"%s\": windows are of %d step(s) from step %s on, and were of %d",
+             interval_rule(t), chosen, figure_count(t->state.step + 1).text, before);
+}
+
+/* At the end, where that has not come. */
+static void tell_of_kept_interval(const struct trainer *t)
+{
+    if (interval_rule(t) && !t->told_interval && t->state.step > t->first_step)
+        log_info("update_interval \"%s\": windows were of %d step(s) throughout", interval_rule(t),
+                 t->interval);
+}
+
 static bool train_step(struct trainer *t, struct zf_error *err)
 {
     struct train_state *s = &t->state;
@@ -401,6 +434,7 @@ static bool train_step(struct trainer *t, struct zf_error *err)
     s->tokens += done.tokens;
     t->is_best = false;
     note_divergence(t, &done);
+    tell_of_interval(t, done.report.update_interval);
     if (done.report.skipped) {
         s->skipped_steps++;
         log_warn("step %d: the gradient is not finite; the step is skipped", s->step);
@@ -703,6 +737,7 @@ static bool conclude(struct trainer *t, json_t *results, struct zf_error *err)
     if (stops_early(t))
         tell_of_early_stop(t);
     tell_of_choosing(t);
+    tell_of_kept_interval(t);
     if (s->skipped_steps == s->step)
         return zf_fail(err, "the gradient was not finite in any of the %d steps" ADVICE, s->step);
     t->run->stoppable = !best || t->saved_step == s->step; /* where what is to be saved is there */
@@ -806,6 +841,7 @@ bool train(struct run *run, json_t *results, struct zf_error *err)
     ok = ok && check_names(&t, err) && open_reports(&t, err) && start_clean(&t, kept, err) &&
          write_config(run, err);
     t.first_step = t.state.step;
+    t.interval = engine_update_interval(run->engine);
     t.start = clock_seconds();
     ok = ok && catch_up(&t, err);
     while (ok && !run->stopped && !is_over(&t))

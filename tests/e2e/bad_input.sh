@@ -56,7 +56,7 @@ task() { # with random initialisation
     alone "$1" "$2" --task_name "${3:-SST-2}" --config_name gpt --tokenizer_name "$tokenizer" "${@:4}"
 }
 trained() { # from a trained model
-    alone "$1" "$2" --task_name SST-2 --model_name_or_path "$model" "${@:3}"
+    alone "$1" "$2" --task_name SST-2 --device cpu --model_name_or_path "$model" "${@:3}" # a GPU's memory is told first
 }
 fresh
 
@@ -158,8 +158,10 @@ check "Qwen's tokenizer and a model of type qwen2" "$train" --config "$config" -
     --config_name "$scratch/qwen2" --tokenizer_name "$qwen" --output_dir "$scratch/of-qwen"
 check "it is evaluated with GPT-2's, which writes no model" "$train" --config "$config" --task_name SST-2 --data_dir "$glue" \
     --model_name_or_path "$scratch/of-qwen" --tokenizer_name "$tokenizer" --do_eval
-check "and planned with GPT-2's" "$train" --config "$config" --task_name SST-2 --data_dir "$glue" --plan h100 \
-    --config_name "$scratch/qwen2" --tokenizer_name "$tokenizer"
+task "a plan refuses what a run does" "the tokenizer of .*GPT2Tokenizer.*type qwen2 .*choose a tokenizer" SST-2 \
+    --config_name "$scratch/qwen2" --plan h100
+check "and takes Qwen's" "$train" --config "$config" --task_name SST-2 --data_dir "$glue" --plan h100 \
+    --config_name "$scratch/qwen2" --tokenizer_name "$qwen"
 
 # Model.
 trained "no such model" "nowhere" --model_name_or_path "$scratch/nowhere"

@@ -28,10 +28,27 @@ for config in configs/*.json; do
     check "$config trains" trained "$scratch/$name"
 done
 
+told_as_logged() { # told_as_logged RULE OUTPUT LOG: one line of the S that was chosen first, behind warm-up, or that none was
+    python3 - "$@" <<'END'
+import json, sys
+rule, output, log = sys.argv[1:]
+lines = [line.strip() for line in open(output) if line.startswith("update_interval ")]
+s = [e["update_interval"] for e in map(json.loads, open(log)) if "loss" in e]
+first = next(i for i, of_step in enumerate(s) if of_step > 1)  # warm-up has windows of one step
+changes = [i for i in range(first + 1, len(s)) if s[i] != s[i - 1]]
+expected = f"windows were of {s[-1]} step(s) throughout"
+if changes:  # the log has the S behind a step
+    i = changes[0]
+    expected = f"windows are of {s[i]} step(s) from step {i + 2} on, and were of {s[i - 1]}"
+assert lines == [f'update_interval "{rule}": {expected}'], (lines, s)
+END
+}
+
 # The interval that host and link keep up with is chosen behind nine steps, and stays.
 for name in sample zenflow zenflow_offload_param; do
     check "$name chooses its interval" "$train" --config "configs/$name.json" "${new_model[@]}" --data_dir data/sample "${short[@]}" \
         --max_steps 16 --eval_strategy no --do_predict false --output_dir "$scratch/chosen"
+    cp "$scratch/check.log" "$scratch/told"
     check "$name: once" python3 - "$scratch/chosen" <<'END'
 import json, sys
 chosen = [e["update_interval"] for e in map(json.loads, open(sys.argv[1] + "/trainer_log.jsonl")) if "loss" in e]
@@ -39,8 +56,21 @@ assert len(chosen) == 16 and chosen[:8] == [4] * 8 and len(set(chosen[8:])) == 1
 config = json.load(open(sys.argv[1] + "/zf_train_config.json"))
 assert config["zero_optimization"]["zenflow"]["update_interval"] == "keep_up", config
 END
+    check "$name: it is told" told_as_logged keep_up "$scratch/told" "$scratch/chosen/trainer_log.jsonl"
     rm -rf "$scratch/chosen"
 done
+check "zenflow_auto chooses, too" "$train" --config configs/zenflow_auto.json "${new_model[@]}" --data_dir data/sample "${short[@]}" \
+    --max_steps 40 --eval_strategy no --do_predict false --zero_optimization.zenflow.full_warm_up_rounds 3 --output_dir "$scratch/chosen"
+cp "$scratch/check.log" "$scratch/told"
+check "zenflow_auto: its first choice is told" told_as_logged auto "$scratch/told" "$scratch/chosen/trainer_log.jsonl"
+check "too few steps for a choice" "$train" --config configs/zenflow.json "${new_model[@]}" --data_dir data/sample "${short[@]}" \
+    --eval_strategy no --do_predict false --output_dir "$scratch/kept"
+cp "$scratch/check.log" "$scratch/told"
+check "that is told" told_as_logged keep_up "$scratch/told" "$scratch/kept/trainer_log.jsonl"
+check "what is given is not told" "$train" --config "$steady/zenflow.json" "${new_model[@]}" --data_dir data/sample "${short[@]}" \
+    --eval_strategy no --do_predict false --output_dir "$scratch/given"
+cp "$scratch/check.log" "$scratch/told"
+check "it is no choice" not grep update_interval "$scratch/told"
 
 # As in DeepSpeed's ZenFlow tutorial.
 cat >"$scratch/tutorial.json" <<'END'

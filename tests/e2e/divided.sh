@@ -3,44 +3,45 @@
 # evaluates, predicts and exports are, to the bit, those of as many ranks in stage 2; killed and resumed too.
 
 . tests/e2e/lib/common.sh "$@"
+. tests/e2e/lib/deep_models.sh 5
 need python3 mpirun pgrep
 
-mkdir "$scratch/deep" # more blocks than slots, and matrices that do not divide by three
-cat >"$scratch/deep/config.json" <<'END_OF_CONFIG'
-{"model_type": "gpt2", "architectures": ["GPT2LMHeadModel"], "vocab_size": 8000, "n_positions": 64,
- "n_embd": 32, "n_layer": 5, "n_head": 2}
-END_OF_CONFIG
-deep=("${tiny[@]}" --config_name "$scratch/deep" --max_steps 8 --eval_strategy steps --eval_steps 3
+deep=("${tiny[@]}" --config_name "$scratch/gpt2" --max_steps 8 --eval_strategy steps --eval_steps 3
     --train_batch_size 12 --per_device_eval_batch_size 10 --do_train --do_eval --do_predict)
 divided=(--zero_optimization.stage 3 --zero_optimization.offload_param.buffer_count 2)
 hosted=("${divided[@]}" --zero_optimization.offload_param.device cpu)
 
-same() { # same WHAT FOLDER FOLDER [FIRST STEP]: models, predictions, and what was logged on the way
+same() { # same WHAT FOLDER FOLDER [FIRST STEP]: models, predictions of what has them, and what was logged on the way
     check "$1: the same model" cmp "$2/model.safetensors" "$3/model.safetensors"
-    check "$1: the same predictions" cmp "$2/SST-2.tsv" "$3/SST-2.tsv"
+    [[ ${learns[*]} = *texts.txt* ]] || check "$1: the same predictions" cmp "$2/SST-2.tsv" "$3/SST-2.tsv"
     check "$1: the same losses, training and evaluating" compare "$2/trainer_log.jsonl" \
         "$3/trainer_log.jsonl" 0 "${4:-1}"
 }
 
-# on RANKS CONFIGURATION OPTION...: 12 examples a step
+# on RANKS CONFIGURATION OPTION...: 12 examples a step of what `learns` was told
 on() {
     local n=$1 config=$2
     shift 2
-    ranks "$n" "$train" --config "$steady/$config.json" "${deep[@]}" --per_device_train_batch_size $((12 / n)) "$@"
+    ranks "$n" "$train" --config "$steady/$config.json" "${deep[@]}" "${learns[@]}" \
+        --per_device_train_batch_size $((12 / n)) "$@"
 }
 
 # 7 batches to evaluate: in the last round some rank has none.
-runs=("2 zenflow --save_strategy steps --save_steps 3" "3 zenflow --zero_optimization.zenflow.accumulate host")
+runs=("gpt2 sst2 2 zenflow --save_strategy steps --save_steps 3" "llama texts 2 zenflow --save_strategy steps --save_steps 3"
+    "gpt2 sst2 3 zenflow --zero_optimization.zenflow.accumulate host"
+    "qwen3 texts 3 zenflow --zero_optimization.zenflow.accumulate host")
 kills=(1)
 if [ "${ZF_LONG:-}" = 1 ]; then
-    runs+=("2 adamw" "2 zero_offload"
-        "2 zenflow --bf16.enabled --per_device_train_batch_size 2 --gradient_accumulation_steps 3 --gradient_checkpointing")
+    runs+=("gpt2 sst2 2 adamw" "gpt2 sst2 2 zero_offload" "qwen3 sst2 2 zero_offload"
+        "gpt2 sst2 2 zenflow --bf16.enabled --per_device_train_batch_size 2 --gradient_accumulation_steps 3 --gradient_checkpointing")
     kills=(1 2)
 fi
 n=0
 for options in "${runs[@]}"; do
     # shellcheck disable=SC2206
     set=($options)
+    learns "${set[@]:0:2}"
+    set=("${set[@]:2}")
     whole=$scratch/whole-$n
     check "$options: stage 2" on "${set[@]}" --zero_optimization.stage 2 --output_dir "$whole"
     check "$options: stage 3" on "${set[@]}" "${divided[@]}" --output_dir "$scratch/divided-$n"
@@ -51,6 +52,7 @@ for options in "${runs[@]}"; do
     fi
     n=$((n + 1))
 done
+learns gpt2 sst2
 
 # Evaluation and prediction alone, with a last round in which a rank has no batch.
 alone() { # alone FOLDER OPTION...
@@ -77,10 +79,21 @@ done
 check "stage 2 to stage 3" on 2 zenflow "${divided[@]}" --output_dir "$scratch/whole-to-divided" \
     --resume_from_checkpoint "$whole/checkpoint-3"
 same "stage 2 to stage 3" "$whole" "$scratch/whole-to-divided" 4
-check "stage 3 of two ranks to the hosts of three" on 3 zenflow "${hosted[@]}" --output_dir "$scratch/three" \
-    --resume_from_checkpoint "$scratch/divided-0/checkpoint-3"
-check "three ranks go on alike" compare "$scratch/divided-0/trainer_log.jsonl" \
+cpu=("${divided[@]}" --device cpu) # whose sums are of fp32, so that others of them say the same to its rounding
+check "stage 3 of two ranks" on 2 zenflow "${cpu[@]}" --save_strategy steps --save_steps 3 --output_dir "$scratch/cpu"
+check "to the hosts of three" on 3 zenflow "${hosted[@]}" --device cpu --output_dir "$scratch/three" \
+    --resume_from_checkpoint "$scratch/cpu/checkpoint-3"
+check "three ranks go on alike" compare "$scratch/cpu/trainer_log.jsonl" \
     "$scratch/three/trainer_log.jsonl" 2e-5 4
+learns llama texts
+for file in model optimizer-00001-of-00002 optimizer-00002-of-00002; do
+    check "llama: the same $file in a checkpoint" cmp \
+        "$scratch/whole-1/checkpoint-3/$file.safetensors" "$scratch/hosted-1/checkpoint-3/$file.safetensors"
+done
+check "llama, hosted to stage 3" on 2 zenflow "${divided[@]}" --output_dir "$scratch/llama-to-divided" \
+    --resume_from_checkpoint "$scratch/hosted-1/checkpoint-3"
+same "llama, hosted to stage 3" "$scratch/whole-1" "$scratch/llama-to-divided" 4
+learns gpt2 sst2
 
 # Killed at some moment behind its first checkpoint, and run again until it has ended.
 slow=(--max_steps 24 --save_strategy steps --save_steps 2 --save_total_limit 2)
@@ -122,17 +135,25 @@ if [ -x "$build/zf-train-emulated" ]; then # not with ThreadSanitizer
     emulated=(--device cuda --config "$steady/zenflow.json" "${deep[@]}" --max_steps 4 --max_train_samples 16
         --eval_strategy no --max_eval_samples 3 --max_predict_samples 3 --train_batch_size 4
         --per_device_train_batch_size 2 --per_device_eval_batch_size 2 --max_seq_length 12)
-    export ZF_EMULATOR_DEVICES=2 # by NCCL
-    check "emulated: stage 2" ranks 2 "$build/zf-train-emulated" "${emulated[@]}" --zero_optimization.stage 2 \
-        --output_dir "$scratch/cuda-whole"
-    for ZF_EMULATOR_DEVICES in 2 1; do # and by MPI, where they share a device
+    # on_devices N FOLDER OPTION...: two ranks by NCCL, or by MPI, where they share a device
+    on_devices() {
+        ZF_EMULATOR_DEVICES=$1 ranks 2 "$build/zf-train-emulated" "${emulated[@]}" "${learns[@]}" --output_dir "$scratch/$2" "${@:3}"
+    }
+    check "emulated: stage 2" on_devices 2 cuda-whole --zero_optimization.stage 2
+    for devices in 2 1; do
         for place in divided hosted; do
             declare -n there=$place
-            check "emulated: $place, $ZF_EMULATOR_DEVICES device(s)" ranks 2 "$build/zf-train-emulated" \
-                "${emulated[@]}" "${there[@]}" --output_dir "$scratch/cuda-$place-$ZF_EMULATOR_DEVICES"
-            same "emulated: $place, $ZF_EMULATOR_DEVICES device(s)" "$scratch/cuda-whole" \
-                "$scratch/cuda-$place-$ZF_EMULATOR_DEVICES"
+            check "emulated: $place, $devices device(s)" on_devices $devices "cuda-$place-$devices" "${there[@]}"
+            same "emulated: $place, $devices device(s)" "$scratch/cuda-whole" "$scratch/cuda-$place-$devices"
         done
     done
+    learns qwen3 texts
+    check "emulated, qwen3: stage 2" on_devices 2 cuda-qwen3 --zero_optimization.stage 2
+    check "emulated, qwen3: divided" on_devices 2 cuda-qwen3-divided "${divided[@]}"
+    same "emulated, qwen3: divided" "$scratch/cuda-qwen3" "$scratch/cuda-qwen3-divided"
+    learns llama sst2
+    check "emulated, llama: stage 2" on_devices 1 cuda-llama --zero_optimization.stage 2
+    check "emulated, llama: hosted" on_devices 1 cuda-llama-hosted "${hosted[@]}"
+    same "emulated, llama: hosted" "$scratch/cuda-llama" "$scratch/cuda-llama-hosted"
 fi
 finish

@@ -152,7 +152,7 @@ step=6000
 [ "${ZF_LONG:-}" != 1 ] || step=1000
 export OMP_NUM_THREADS=2
 limits 60000 $step 260000 "${run[@]}" --device cpu --max_steps 1 --output_dir "$scratch/limited"
-limits 60000 $step 200000 "$build/zf-run" "$scratch/whole" "a fine film"
+limits 60000 $step 200000 "$build/zf-run" --device cpu "$scratch/whole" "a fine film"
 cat >"$scratch/rank.sh" <<'END'
 ulimit -c 0
 ulimit -v "$ZF_LIMIT"

@@ -35,6 +35,37 @@ check "over another run's" kill_at_calls "$scratch/other" "${killed[@]}" --outpu
     --overwrite_output_dir
 head -n 3 "$scratch/check.log"
 
+# Evaluation and prediction alone, killed as they write their results, whose half a next run removes; and asked to
+# stop there, which leaves whole files or none and, behind the last of them, is too late.
+judged=("$train" --do_eval --do_predict --model_name_or_path "$scratch/there" --task_name sst2 --data_dir data/sample
+    --max_seq_length 32 --max_eval_samples 8 --max_predict_samples 8)
+at_file() { # at_file SIGNAL FILE OPTION...: its status in $status, when FILE's temporary takes its name; into $scratch/judged
+    local number
+    rm -rf "$scratch/judged"
+    "$scratch/kill_at" 0 "$scratch/judged" "$scratch/calls" "${judged[@]}" --output_dir "$scratch/judged" >"$scratch/log" 2>&1
+    number=$(grep -E "rename .*/$2\.[0-9]+\.tmp" "$scratch/calls" | cut -d ' ' -f 1)
+    rm -rf "$scratch/judged"
+    status=0
+    ZF_KILL_SIGNAL=$1 "$scratch/kill_at" "$number" "$scratch/judged" "$scratch/calls" "${judged[@]}" \
+        --output_dir "$scratch/judged" >"$scratch/log" 2>&1 || status=$?
+}
+no_temporaries() {
+    test -z "$(find "$scratch/judged" -name '*.tmp')"
+}
+at_file 9 all_results.json
+check "evaluation alone, killed: a half is left" not no_temporaries
+check "evaluation alone, killed: again" "${judged[@]}" --output_dir "$scratch/judged"
+check "evaluation alone, killed: no half is left" no_temporaries
+for file in all_results.json eval_results.json predict_results_sst2.txt SST-2.tsv; do
+    at_file 15 $file
+    check "asked to stop at $file: no half is left" no_temporaries
+    check "asked to stop at $file: it is there" test -s "$scratch/judged/$file"
+    case $file in
+    *.json) check "asked to stop at $file: status" test "$status" = 75 ;;
+    *) check "asked to stop at $file: all is there" test "$status" = 0 -a -s "$scratch/judged/SST-2.tsv" ;;
+    esac
+done
+
 # At random moments, until there have been enough of them; what has come to its end begins anew.
 job=""
 trap '[ -z "$job" ] || kill -9 "$job" 2>/dev/null || true; rm -rf "$scratch"' EXIT

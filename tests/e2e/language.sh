@@ -59,7 +59,7 @@ check "zf-run --chat answers" test "$("$run" "$chat" --chat "Capital of Italy?" 
 check "zf-run --chat answers line by line" test "$(printf 'Capital of Spain?\nAnd Denmark?\n' |
     "$run" "$chat" --chat 2>/dev/null)" = $'Madrid.\nCopenhagen.'
 if command -v mpirun >/dev/null; then
-    short=("${training[@]}" --train_file "$scratch/chat.jsonl" --max_steps 3 --logging_steps 1)
+    short=("${training[@]}" --train_file "$scratch/chat.jsonl" --max_steps 3 --logging_steps 1 --device cpu) # in fp32
     check "one rank" "${short[@]}" --output_dir "$scratch/one"
     check "two ranks" ranks 2 "${short[@]}" --per_device_train_batch_size 8 --output_dir "$scratch/two"
     check "have the same losses" compare "$scratch/one/trainer_log.jsonl" "$scratch/two/trainer_log.jsonl" 1e-5

@@ -89,7 +89,7 @@ int dnnl_sgemm(char ta, char tb, long m, long n, long k, float alpha, const floa
 END
     gcc -shared -fPIC -o "$scratch/hang.so" "$scratch/hang.c" -ldl
     launcher=(-x "LD_PRELOAD=$scratch/hang.so")
-    start --ddp_timeout 3
+    start --ddp_timeout 3 --device cpu
     launcher=()
     status=0
     wait "$job" || status=$?

@@ -69,7 +69,7 @@ after = lines[lines.index(f"In {name}/out:"):]
 for file in "model.safetensors", "all_results.json", "trainer_log.jsonl", "zf_train_config.json":
     assert any(line.startswith(f"  {file} ") for line in after), after
 END
-short=("$train" --config "$steady/zenflow.json" "${tiny[@]}" --max_steps 12 --eval_strategy steps --eval_steps 4
+short=("$train" --device cpu --config "$steady/zenflow.json" "${tiny[@]}" --max_steps 12 --eval_strategy steps --eval_steps 4
     --overwrite_output_dir --output_dir "$scratch/out")
 for columns in 120 80; do
     start $columns "${short[@]}"

@@ -6,13 +6,13 @@
 python=${ZF_PYTHON:-python3}
 "$python" -c "import torch, transformers" 2>/dev/null || skip "$python has no Transformers"
 
-# same NAME DEV OPTION...: trains for a little, and predicts a dev split made into a test split.
+# same NAME DEV OPTION...: trains for a little, in fp32 as Transformers, and predicts a dev split made into a test split.
 same() {
     local name=$1 dev=$2 out=$scratch/$1
     shift 2
     awk -F '\t' -v OFS='\t' 'NR == 1 { print "index", "sentence" } NR > 1 { print NR - 2, $1 }' \
         "$dev" >"$scratch/$name.tsv"
-    check "$name: trains" "$train" --config configs/sample.json --max_train_samples 640 \
+    check "$name: trains" "$train" --config configs/sample.json --max_train_samples 640 --device cpu \
         --num_train_epochs 8 --max_eval_samples 16 --test_file "$scratch/$name.tsv" --output_dir "$out" "$@"
     check "$name: Transformers gives the same labels" "$python" tests/e2e/lib/predict.py "$out" \
         "$scratch/$name.tsv" "$out/predict_results_sst2.txt"

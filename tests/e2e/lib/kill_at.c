@@ -1,8 +1,9 @@
 /* kill_at NUMBER FOLDER CALLS COMMAND...: runs a command and kills it, as kill -9 does, when any of
  * its threads begins the NUMBERth system call that changes something in FOLDER or flushes it to the
- * disk (0: never). The file CALLS gets these calls, numbered from 1 in the order in which they
- * came. Exit status 137 where the command was killed, else its own; 77 where nothing can be
- * traced. */
+ * disk (0: never). With ZF_KILL_SIGNAL, a number, it gets that signal, and the thread waits a
+ * second before it makes its call, so that others may do what they do about it. The file CALLS gets
+ * these calls, numbered from 1 in the order in which they came. Exit status 137 where the command
+ * was killed, else its own; 77 where nothing can be traced. */
 #define _GNU_SOURCE
 #include <errno.h>
 #include <fcntl.h>
@@ -76,12 +77,22 @@ static const struct call *begins(pid_t pid, const char *folder, char *text, size
     return NULL;
 }
 
-static int follow(pid_t child, long at, const char *folder, FILE *list)
+static int follow(pid_t child, long at, int with, const char *folder, FILE *list)
 {
     char text[PATH_MAX];
     long n = 0;
+    pid_t waits = 0;
+    int left = 0; /* milliseconds */
     for (int status;;) {
-        pid_t pid = waitpid(-1, &status, __WALL);
+        pid_t pid = waitpid(-1, &status, __WALL | (waits ? WNOHANG : 0));
+        if (pid == 0) {
+            usleep(1000);
+            if (--left == 0) {
+                ptrace(PTRACE_SYSCALL, waits, NULL, NULL);
+                waits = 0;
+            }
+            continue;
+        }
         if (pid < 0)
             return errno == ECHILD ? 1 : 2;
         if (!WIFSTOPPED(status)) {
@@ -95,7 +106,12 @@ static int follow(pid_t child, long at, const char *folder, FILE *list)
         if (call) {
             fprintf(list, "%ld %s %s\n", ++n, call->name, text);
             if (n == at)
-                kill(child, SIGKILL);
+                kill(child, with);
+            if (n == at && with != SIGKILL) {
+                waits = pid;
+                left = 1000;
+                continue;
+            }
         }
         const int event = status >> 16;
         const int pass = signal == (SIGTRAP | 0x80) || event ? 0 : signal;
@@ -124,6 +140,7 @@ int main(int argc, char **argv)
         return 77;
     }
     kill(child, SIGCONT);
-    status = follow(child, strtol(argv[1], NULL, 10), argv[2], list);
+    const char *with = getenv("ZF_KILL_SIGNAL");
+    status = follow(child, strtol(argv[1], NULL, 10), with ? atoi(with) : SIGKILL, argv[2], list);
     return fclose(list) == 0 ? status : 2;
 }
