@@ -157,7 +157,7 @@ sanitize() { # sanitize TOOL
             --length 16 --probe 64 --steps 2 --warm-up 2 --compare
         echo "-- $(basename "$program") under $1"
         code=0
-        timeout 40 compute-sanitizer --tool "$1" "${quiet[@]}" --error-exitcode 9 "${@:2}" >"$log" 2>&1 || code=$?
+        timeout 25 compute-sanitizer --tool "$1" "${quiet[@]}" --error-exitcode 9 "${@:2}" >"$log" 2>&1 || code=$?
         tail -n 25 "$log"
         if grep -q 'Device not supported' "$log"; then
             echo "skipped: compute-sanitizer does not support this machine's device"
@@ -165,7 +165,7 @@ sanitize() { # sanitize TOOL
         fi
         case $code in
         0 | 77) ;;
-        124) echo "   not done within 40 s" ;;
+        124) echo "   not done within 25 s" ;;
         *)
             echo "   status $code"
             status=1
@@ -249,6 +249,8 @@ else
     stage kernels 25 other "$bench" kernels --device cuda "${small[@]}" --seqs 16 --json "$out/kernels.json"
     stage kernels_xl 25 other "$bench" kernels --device cuda --preset gpt2-xl --seqs 8 --length 1024 \
         --dropout 0 --json "$out/kernels_xl.json"
+    stage kernels_short 15 other "$bench" kernels --device cuda --preset gpt2 --seqs 32 --length 24 --dropout 0 \
+        --json "$out/kernels_short.json"
     stage machine 30 other "$bench" machine --device cuda --json "$out/machine.json"
     stage train_124m 30 other "$bench" train --device cuda "${small[@]}" --seqs 16 --dropout 0 \
         --json "$out/train_124m.json"
@@ -259,7 +261,7 @@ else
     stage compare_1.5b 75 other "$bench" train --device cuda "${large[@]}" --seqs 4 --length 512 "${zenflow[@]}" \
         --compare --steps 16 --json "$out/compare_1.5b.json"
     stage memcheck 60 test bash -c 'sanitize memcheck'
-    stage racecheck 60 test bash -c 'sanitize racecheck'
+    stage racecheck 150 test bash -c 'sanitize racecheck'
     stage pytorch 75 other bash -c 'peer torch "$@"' peer tests/bench/compare_pytorch_gpu.py "$bench" --rounds 1 \
         --json "$out/pytorch.json"
     stage pytorch_1.5b 75 other bash -c 'peer torch "$@"' peer tests/bench/compare_pytorch_gpu.py "$bench" \

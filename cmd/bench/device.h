@@ -18,8 +18,8 @@ struct device *bench_device(const char *benchmark, const char *name, int threads
 #define BENCH_ROUND_SECONDS 5e-3
 double bench_seconds(struct device *device, int rounds, void (*run)(void *), void *argument);
 
-/* Seconds of the host for one run(), which on a GPU only puts its work on the compute stream: the least of
- * several rounds of a few runs each, after one that made plans. */
+/* Seconds of the host for one run(), which on a GPU only puts its work on the compute stream: the
+ * least of several rounds of a few runs each, after one that made plans. */
 double bench_launch_seconds(struct device *device, int rounds, void (*run)(void *), void *argument);
 
 struct bench_rates {

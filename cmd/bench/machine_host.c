@@ -13,7 +13,7 @@
 #define ADAM_WIDTH 4096
 #define ADAM_ROWS  4096 /* at least: 16 M parameters, 256 MB */
 
-/* As many that what they hold is several times the last cache, which servers have hundreds of megabytes of. */
+/* As many that what they hold is several times the last cache: hundreds of megabytes on servers. */
 static int adam_rows(void)
 {
     const double cache = (double)sysconf(_SC_LEVEL3_CACHE_SIZE); /* -1 or 0: not known */

@@ -57,7 +57,7 @@ __device__ static inline void forward_softmax(struct forward_state<d> &state, fl
         m_new = fmaxf(m_new, shuffle_xor(FULL_MASK, m_new, 1));
         m_new = fmaxf(m_new, shuffle_xor(FULL_MASK, m_new, 2));
         const float offset = m_new * scale_log2;
-        /* The difference first: a fused product would leave the rounding of LEAST's, which is vast. */
+        /* The difference first: fused, LEAST's product would leave its rounding, which is vast. */
         const float alpha = fast_exp2((state.m_i[m][half] - m_new) * scale_log2);
         float l_new = state.l_i[m][half] * alpha;
         UNROLL

@@ -15,7 +15,7 @@ does the same with a pretrained model of Hugging Face's, SmolLM2-135M-Instruct, 
 adds Transformers' own AdamW with the same settings, one seed of each task (tests/bench/accuracy_witness.py).
 
 The results go to accuracy.json (raw, one record a run) and accuracy.txt (the table) in the folder
---out, accuracy_pretrained.json and .txt with --pretrained. Runs that the JSON file already holds
+--out, accuracy_pretrained.json and .txt with --pretrained, and with --device cuda to accuracy_cuda and so on. Runs that the JSON file already holds
 are skipped, so the script can be stopped and called again.
 --deferred-lr-scale, --deferred-update and --select-interval add rows for ZenFlow with that setting to the same table.
 --locality prints, of the runs that the JSON file holds, how local the important channels were, layer by
@@ -117,6 +117,8 @@ def parse_arguments():
                         help="folder of accuracy.json and accuracy.txt (tests/bench/results)")
     parser.add_argument("--work", type=pathlib.Path, default=ROOT / "output/accuracy_table",
                         help="folder of the language model and of runs under way")
+    parser.add_argument("--device", choices=["cpu", "cuda"], default="cpu",
+                        help="what computes (cpu); with cuda, files of their own: accuracy_..._cuda.json")
     parser.add_argument("--jobs", type=int, default=2, help="runs at a time (2)")
     parser.add_argument("--threads", type=int, default=1, help="threads of each run (1)")
     parser.add_argument("--seeds", type=int, default=3, help="seeds of each task and method (3)")
@@ -181,7 +183,7 @@ def run_zf_train(args, settings, output_dir, threads):
     """Runs zf-train with these settings. Returns all_results.json, the log's records, and what was said."""
     command = [str(args.zf_train)]
     for key, value in {**settings, "output_dir": output_dir, "overwrite_output_dir": "true",
-                       "num_threads": threads, "device": "cpu"}.items():
+                       "num_threads": threads, "device": args.device}.items():
         command += [f"--{key}", str(value)]
     done = run_command(command, threads)
     results = json.loads((output_dir / "all_results.json").read_text())
@@ -284,7 +286,7 @@ def find_waits(log):
 def run_witness(args, settings):
     """The same of Transformers' run: results, log and what was said."""
     script = str(ROOT / "tests/bench/accuracy_witness.py")
-    done = run_command([args.witness, script, json.dumps(settings)], args.threads)
+    done = run_command([args.witness, script, json.dumps({**settings, "device": args.device})], args.threads)
     found = json.loads(done.stdout)
     return found["results"], found["log"], done.stderr
 
@@ -321,6 +323,14 @@ def find_commit():
     done = subprocess.run(["git", "-C", str(ROOT), "describe", "--always", "--dirty"],
                           capture_output=True, text=True)
     return done.stdout.strip() or "unknown"
+
+
+def find_machine(device):
+    if device == "cpu":
+        return find_cpu()
+    done = run_command(["nvidia-smi", "--query-gpu=name,driver_version", "--format=csv,noheader"], 1)
+    name, driver = done.stdout.splitlines()[0].split(", ")
+    return f"{name}, driver {driver}; {find_cpu()}"
 
 
 def find_cpu():
@@ -485,14 +495,15 @@ def run_all(args, model, document, path):
 
 def main():
     args = parse_arguments()
-    suffix = ("_pretrained" if args.pretrained else "") + ("_quick" if args.quick else "")
+    suffix = "".join(part for part, wanted in (("_pretrained", args.pretrained), ("_cuda", args.device == "cuda"),
+                                               ("_quick", args.quick)) if wanted)
     path = args.out / f"accuracy{suffix}.json"
     if args.locality:
         return print_locality(path)
     args.out.mkdir(parents=True, exist_ok=True)
     model, language_model = find_model(args)
     settings = {task: task_settings(args, task) for task in TASKS}
-    document = {"date": datetime.date.today().isoformat(), "cpu": find_cpu(),
+    document = {"date": datetime.date.today().isoformat(), "cpu": find_machine(args.device),
                 "commit": find_commit(), "command": shlex.join(sys.argv),
                 "language_model": language_model, "settings": settings,
                 "runs": load_runs(path, language_model, settings)}

@@ -66,7 +66,7 @@ def train(settings, folder):
     trainer = transformers.Trainer(
         model=model, train_dataset=train_set, eval_dataset=dev_set, processing_class=tokenizer,
         compute_metrics=lambda p: {accuracy_table.TASKS[task][2]: metric(task, p.predictions, p.label_ids)},
-        args=transformers.TrainingArguments(output_dir=folder, use_cpu=True, report_to="none", disable_tqdm=True,
+        args=transformers.TrainingArguments(output_dir=folder, use_cpu=settings["device"] == "cpu", report_to="none", disable_tqdm=True,
                                             warmup_steps=settings["warmup_ratio"], **{key: settings[key] for key in same}))
     trained = trainer.train()
     results = {**trained.metrics, **trainer.evaluate(), "global_step": trainer.state.global_step,

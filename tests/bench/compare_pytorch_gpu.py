@@ -100,6 +100,7 @@ def compare_lm(torch, arguments):
                                          arguments.device)
     called = model if arguments.no_compile else torch.compile(model)
     step = step_of(torch, arguments, model, optimiser, lambda: called(tokens, targets))
+    step()  # compiles, with processes on all cores: before ours is timed
 
     def run_ours():
         result, _ = peers.run_ours(arguments.zf_bench, "train", *options_of_ours(arguments), "--seqs",
