@@ -14,7 +14,7 @@
 
 /* Lanes of a rank. Spans of one lane lie one within another, or one after another. */
 enum trace_lane {
-    TRACE_HOST,      /* the main thread: steps, evaluation, saving, stalls */
+    TRACE_HOST,      /* the main thread: steps, evaluation, saving; and stalls of the device */
     TRACE_DEVICE,    /* the compute stream: steps, forward, backward, updates, evaluation */
     TRACE_LINK_DOWN, /* gradients, to the host */
     TRACE_LINK_UP,   /* parameters, to the device */

@@ -79,7 +79,8 @@ struct device {
     bool (*event_passed)(struct event *event);
     double (*event_elapsed)(struct event *from, struct event *to);
     /* Calls function(argument) on the host when the stream gets there: on another thread perhaps,
-     * one call at a time. The function does not use the device. */
+     * one call at a time. The stream goes on when it returns: it may wait for other threads, if
+     * these do not wait for the device. The function does not use the device. */
     void (*stream_call)(struct stream *stream, void (*function)(void *), void *argument);
 
     /* Copies in any direction, host to device, device to host, within the device. Ordinary host

@@ -10,7 +10,7 @@
 #define MOST_ORDERS 8    /* operations that one is ordered behind, besides the one before it */
 #define FULL        1e-9 /* a share that is as good as none */
 
-enum state { QUEUED, STARTING, WORKING, ENDED };
+enum state { QUEUED, STARTING, WORKING, HELD, ENDED };
 
 struct operation {
     struct sim_work work;
@@ -24,6 +24,9 @@ struct operation {
     sim_op next;   /* on the same lane */
     double given;  /* when it was given out, and by whom: */
     sim_op giver;  /* the operation in whose call; 0: the host */
+    int n_awaited; /* operations that its call waits for, and have not ended; */
+    sim_op freed;  /* the last of them that did */
+    sim_op holds;  /* the operation whose call waits for this one */
     double began, ended;
     double until; /* STARTING: when its latency is over */
     double left;  /* WORKING: seconds at full speed */
@@ -244,22 +247,37 @@ static void begin(struct sim *s, sim_op op)
     s->active[s->n_active++] = op;
 }
 
+/* It has ended, and so have those that waited for nothing else. */
+static void finish(struct sim *s, sim_op op)
+{
+    while (op) {
+        struct operation *o = find(s, op), *held = o->holds ? find(s, o->holds) : NULL;
+        struct lane *l = &s->lanes[o->lane];
+        o->state = ENDED;
+        o->ended = s->reached;
+        l->head = o->next;
+        if (!l->head)
+            l->tail = 0;
+        if (held)
+            held->freed = op;
+        op = held && --held->n_awaited == 0 ? o->holds : 0;
+    }
+}
+
+/* Its work is done. */
 static void end(struct sim *s, int index)
 {
     sim_op op = s->active[index];
     struct operation *o = find(s, op);
-    struct lane *l = &s->lanes[o->lane];
-    o->state = ENDED;
-    o->ended = s->reached;
     s->active[index] = s->active[--s->n_active];
-    l->head = o->next;
-    if (!l->head)
-        l->tail = 0;
+    o->state = HELD;
     if (o->call) {
         s->calling = op;
         o->call(o->argument); /* may move s->ops */
         s->calling = 0;
     }
+    if (find(s, op)->n_awaited == 0)
+        finish(s, op);
 }
 
 /* The next time at which anything begins, ends or passes its latency; INFINITY: never. */
@@ -365,8 +383,21 @@ void sim_host(struct sim *s, double seconds, const char *what)
     s->host += seconds;
 }
 
+static void wait_in_call(struct sim *s, sim_op op)
+{
+    if (has_ended(s, op))
+        return;
+    assert(!find(s, op)->holds);
+    find(s, op)->holds = s->calling;
+    find(s, s->calling)->n_awaited++;
+}
+
 void sim_wait(struct sim *s, sim_op op)
 {
+    if (s->calling) {
+        wait_in_call(s, op);
+        return;
+    }
     advance(s, s->host, 0);
     if (has_ended(s, op))
         return;
@@ -456,6 +487,10 @@ int sim_critical_path(struct sim *s, double since, struct sim_stretch **path)
     sim_op op = walk_host(&w, s->host);
     const struct operation *o;
     while ((o = find(s, op)) && o->ended > since) {
+        if (o->freed) {
+            op = o->freed;
+            continue;
+        }
         add_stretch(&w, o->work.what, o->began, o->ended);
         sim_op next = waited_for(s, o);
         if (!next)

@@ -48,7 +48,7 @@ int sim_lane(struct sim *s);
 
 /* Gives out an operation, now. call: what the host is to be called with when it ends, in the order
  * in which operations end, or NULL; the call may queue further operations, which are given out at
- * that time, and nothing else. */
+ * that time, and wait for some, and nothing else. */
 sim_op sim_queue(struct sim *s, int lane, const struct sim_work *work, void (*call)(void *),
                  void *argument);
 /* What is queued on a lane from now on begins after an operation of another lane has ended. */
@@ -60,7 +60,8 @@ sim_op sim_mark(struct sim *s, int lane);
 double sim_now(const struct sim *s);
 /* The host is busy by itself. what: as in sim_work. */
 void sim_host(struct sim *s, double seconds, const char *what);
-/* The host waits for the end of an operation. */
+/* The host waits for the end of an operation. Within a call it is the call's own operation that
+ * does not end before that: at most one waits for the same. */
 void sim_wait(struct sim *s, sim_op op);
 /* Whether it has ended by now. */
 bool sim_done(struct sim *s, sim_op op);

@@ -185,7 +185,7 @@ static void await_commits(struct engine *e, const struct carried_piece *p)
             continue;
         last = g;
         layer = m->param->layer;
-        host_wait_ahead(e, &g->commit, layer);
+        host_wait_layer(e, &g->commit, layer);
     }
 }
 

@@ -102,7 +102,7 @@ void engine_take_values(struct engine *e, size_t offset, const float *values, si
 void engine_forget(struct engine *e)
 {
     streams_wait(e);
-    host_take_stall(e);
+    stall_take(e);
     interval_forget(e);
     state_forget(e);
     carry_forget(e);
@@ -164,6 +164,7 @@ size_t engine_measure_host(const struct engine_config *config, struct device *de
 /* What training has beside parameters, but for the host's state; and once that is there. */
 static void create_parts(struct engine *e)
 {
+    stall_create(e);
     windows_create(e);
     norms_create(e);
     selection_create(e);
@@ -235,6 +236,7 @@ void engine_destroy(struct engine *e)
         return;
     streams_wait(e);
     streams_release(e);
+    stall_release(e);
     parameters_release(e);
     host_release(e);
     exchange_release(e);

@@ -105,7 +105,7 @@ struct engine_choice {
 struct step_report {
     float grad_norm;             /* global L2 norm before clipping */
     bool skipped;                /* the gradient was not finite: nothing was changed */
-    double stall_seconds;        /* the device waited for the host */
+    double stall_seconds;        /* the device had nothing to do, and waited for host workers */
     double host_seconds;         /* host workers were busy, summed over workers */
     size_t bytes_down, bytes_up; /* gradients to the host; parameters to the device */
     size_t bytes_moved;          /* state of channels that changed sides, both ways */

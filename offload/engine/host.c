@@ -2,7 +2,6 @@
 #include "offload/engine/internal.h"
 
 #include "data/alloc.h"
-#include "data/clock.h"
 #include "model/device/numa.h"
 #include "offload/host/cores.h"
 #include "offload/host/memory.h"
@@ -354,31 +353,24 @@ void host_submit(struct engine *e, struct host_work *work, int layer, void (*run
     d->event_record(part->handed_over, e->streams.down);
 }
 
-/* ahead: the device may have work to do meanwhile. */
-static void wait_layer(struct engine *e, const struct host_work *work, int layer, bool ahead)
+/* Whether a layer's job is done, or there is none. */
+static bool is_done(const struct engine *e, const struct host_work *work, int layer)
 {
     const struct layer_work *part = &work->layers[layer];
-    if (!work->begun || part->job.n_chunks == 0)
-        return;
-    e->device->event_wait(part->handed_over);
-    double start = clock_seconds();
-    bool done = worker_pool_done(e->host.workers, part->ticket);
-    worker_pool_wait(e->host.workers, part->ticket);
-    double end = clock_seconds();
-    if (done || (ahead && !e->device->event_passed(e->streams.norm_known)))
-        return;
-    e->host.stall_seconds += end - start;
-    trace_span(e->config.trace, TRACE_HOST, 0, "stall", trace_step(e->config.trace), start, end);
+    return !work->begun || part->job.n_chunks == 0 ||
+           (e->device->event_passed(part->handed_over) &&
+            worker_pool_done(e->host.workers, part->ticket));
 }
 
 void host_wait_layer(struct engine *e, const struct host_work *work, int layer)
 {
-    wait_layer(e, work, layer, false);
-}
-
-void host_wait_ahead(struct engine *e, const struct host_work *work, int layer)
-{
-    wait_layer(e, work, layer, true);
+    const struct layer_work *part = &work->layers[layer];
+    if (is_done(e, work, layer))
+        return;
+    e->device->event_wait(part->handed_over);
+    stall_begin(e);
+    worker_pool_wait(e->host.workers, part->ticket);
+    stall_end(e);
 }
 
 void host_wait(struct engine *e, const struct host_work *work)
@@ -387,11 +379,14 @@ void host_wait(struct engine *e, const struct host_work *work)
         host_wait_layer(e, work, layer);
 }
 
-double host_take_stall(struct engine *e)
+/* Each worker does jobs in the order of layers: the last one's end is that of all. */
+void host_hold(struct engine *e, const struct host_work *work)
 {
-    double seconds = e->host.stall_seconds;
-    e->host.stall_seconds = 0;
-    return seconds;
+    int last = e->table->n_layers - 1;
+    while (last > 0 && work->layers[last].job.n_chunks == 0)
+        last--;
+    if (!is_done(e, work, last))
+        stall_hold(e, &work->layers[last]);
 }
 
 void host_trace(const struct engine *e, struct host_work *work, const char *name)

@@ -3,6 +3,7 @@
  * rest is set when the engine is made. A file calls those above it.
  *
  *   streams.c     struct streams        streams and events; what is on its way to a layer
+ *   stall.c       struct stalls         how long the device waits for the host
  *   host.c        struct host           host memory, the workers and what they are given
  *   exchange.c    struct exchange       what crosses the link for host updates, and where it waits
  *   state.c       struct moves, slots   where channels' state lies
@@ -221,6 +222,24 @@ struct streams {
     int n_slots;              /* of gradients */
 };
 
+/* A stretch between two timed events on the compute stream, in which that may have waited. */
+struct idle {
+    struct event *begin, *end;
+    bool held;   /* it counts as far as stream `down` waited for the workers meanwhile */
+    double seen; /* otherwise: its end, on data/clock.h's clock */
+};
+
+/* Of this step. */
+struct stalls {
+    struct idle *idle; /* (n) that are not reckoned yet */
+    int n, capacity;
+    bool holds;                    /* stream `down` is to wait for the workers: */
+    struct event *held, *released; /* from when to when, timed; */
+    double released_at;            /* the end on data/clock.h's clock, for the timeline */
+    double seconds;                /* in all, as far as it is reckoned */
+    double told;                   /* the timeline has them up to here */
+};
+
 /* The matrices as the device has them. */
 struct batches {
     struct matrix_rows *rows; /* (n_matrices) in device memory; it never changes */
@@ -311,7 +330,6 @@ struct host {
     float *norms;          /* (2, channels owned) of open windows, and of those that close */
     size_t elements;       /* parameters whose state may live on the host */
     double seconds_before; /* that workers had worked before this step */
-    double stall_seconds;  /* of this step, so far */
 };
 
 /* A part of the exchange that one group in flight has. */
@@ -376,6 +394,7 @@ struct engine {
     int skipped_in_a_row;
 
     struct streams streams;
+    struct stalls stalls;
     struct host host;
     struct exchange exchange;
     struct moves moves;
@@ -501,6 +520,24 @@ void streams_follow(struct engine *e, struct stream *stream, struct stream *othe
 /* What is on `stream` so far brings a layer's parameters: its next forward pass is behind it. */
 void streams_bring(struct engine *e, int layer, struct stream *stream);
 
+/* stall.c */
+
+void stall_create(struct engine *e);
+void stall_release(struct engine *e);
+/* Around the main thread's wait for the workers: a stall, as far as the device has nothing to
+ * do. */
+void stall_begin(struct engine *e);
+void stall_end(struct engine *e);
+/* What comes on stream `down` from now on is behind a job, which that has handed over; the main
+ * thread goes on. */
+void stall_hold(struct engine *e, struct layer_work *work);
+/* The compute stream waits for an event that may be behind such a hold. */
+void stall_order(struct engine *e, struct event *event);
+/* Seconds of this step so far in which the device waited; not before its passes are done. And the
+ * same, from which on counting begins anew. */
+double stall_seconds(struct engine *e);
+double stall_take(struct engine *e);
+
 /* host.c */
 
 /* Bytes of host memory that it will hold, or holds, by use; without `exchange`. */
@@ -518,13 +555,11 @@ const struct host_adam_chunk *host_chunks(const struct engine *e, int layer);
  * struct worker_job. */
 void host_submit(struct engine *e, struct host_work *work, int layer, void (*run)(void *, int),
                  size_t (*bytes)(void *, int), void *argument);
-/* Waits for the workers, for one layer or all, counting the wait as a stall. */
+/* The main thread waits for the workers, for one layer or all. */
 void host_wait_layer(struct engine *e, const struct host_work *work, int layer);
 void host_wait(struct engine *e, const struct host_work *work);
-/* The same, where it is no stall before the device has done this step's passes. */
-void host_wait_ahead(struct engine *e, const struct host_work *work, int layer);
-/* The seconds that host_wait has counted since the last call. */
-double host_take_stall(struct engine *e);
+/* It is stream `down` that waits for all. */
+void host_hold(struct engine *e, const struct host_work *work);
 /* For the timeline: what each worker did for a job that is done. */
 void host_trace(const struct engine *e, struct host_work *work, const char *name);
 

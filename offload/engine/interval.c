@@ -57,7 +57,7 @@ static void time_step(struct engine *e)
     struct timing *t = &e->observed.timing;
     if (t->since > 0) {
         t->steps++;
-        t->stall += e->host.stall_seconds;
+        t->stall += stall_seconds(e);
         return;
     }
     t->since = clock_seconds();

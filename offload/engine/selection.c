@@ -534,7 +534,7 @@ static void await_means(struct engine *e)
         if (last[j] < 0)
             continue;
         e->device->event_wait(e->windows.groups[j].update.layers[last[j]].handed_over);
-        host_wait_ahead(e, &e->windows.accumulation, last[j]);
+        host_wait_layer(e, &e->windows.accumulation, last[j]);
     }
 }
 
@@ -583,7 +583,7 @@ static void await_visitors(struct engine *e)
         const struct matrix *m = &e->matrices[c->matrix];
         const struct row_groups groups = all_groups(e, m);
         const struct group *g = &e->windows.groups[row_groups_group(&groups, c->row)];
-        host_wait_ahead(e, &g->commit, m->param->layer);
+        host_wait_layer(e, &g->commit, m->param->layer);
     }
 }
 

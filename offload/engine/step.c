@@ -90,7 +90,7 @@ void engine_before_gradients(struct engine *e, int layer)
     if (e->norms.reducing >= 0 &&
         streams_slot(e, e->norms.reducing) == streams_slot(e, layer)) /* there is a single slot */
         take_reduced(e);
-    e->device->event_order(e->device->compute, e->streams.taken[streams_slot(e, layer)]);
+    stall_order(e, e->streams.taken[streams_slot(e, layer)]);
 }
 
 /* With several ranks a layer is taken when the next one is ready: in between the host, where it is
@@ -137,7 +137,8 @@ static void measure_step(struct engine *e)
     d->row_ops->summarise_norms(e->streams.reducing, e->norms.summary, e->norms.squared,
                                 e->selection.place_device, (int)e->n_channels,
                                 e->config.gradient_clipping);
-    streams_follow(e, e->device->compute, e->streams.reducing);
+    d->event_record(e->streams.mark, e->streams.reducing);
+    stall_order(e, e->streams.mark);
     d->copy(e->streams.reducing, e->norms.summary_host, e->norms.summary, sizeof *e->norms.summary);
     selection_look(e);
     if (host_needs_norms(e))
@@ -223,7 +224,7 @@ static void update(struct engine *e, struct step_report *report)
 
 static void report_host_time(struct engine *e, struct step_report *report)
 {
-    report->stall_seconds = host_take_stall(e);
+    report->stall_seconds = stall_take(e);
     if (!e->host.workers)
         return;
     double busy = worker_pool_busy_seconds(e->host.workers);

@@ -186,10 +186,8 @@ void windows_stage(struct engine *e, int layer)
     const size_t bytes = stage_bytes(e, layer);
     if (bytes == 0)
         return;
-    if (!e->windows.staging_gradients) { /* the staging memory is about to change */
-        host_wait(e, &e->windows.accumulation);
-        host_trace(e, &e->windows.accumulation, "accumulate");
-    }
+    if (!e->windows.staging_gradients)
+        host_hold(e, &e->windows.accumulation); /* the staging memory is about to change */
     e->windows.staging_gradients = true;
     e->windows.staged_bytes += bytes;
     const struct channel_set set = all_channels(e);
@@ -246,8 +244,17 @@ static void note_norms(struct engine *e, uint64_t fresh, float factor)
     plan_host_loop(e->device->plan, e->n_channels / (size_t)e->ranks);
 }
 
+/* The step before this one has been added to the windows. By now it mostly has: where layers share
+ * slots, some of this step's gradients could not be taken before that. */
+static void end_accumulation(struct engine *e)
+{
+    host_wait(e, &e->windows.accumulation);
+    host_trace(e, &e->windows.accumulation, "accumulate");
+}
+
 void windows_count_step(struct engine *e, float factor, struct step_report *report)
 {
+    end_accumulation(e);
     e->windows.staged_fresh = fresh_groups(e);
     e->windows.staged_factor = factor;
     if (notes_norms(e))
@@ -428,7 +435,7 @@ void windows_wait(struct engine *e)
         if (e->windows.groups[j].in_flight)
             host_wait(e, &e->windows.groups[j].update);
     }
-    host_take_stall(e);
+    stall_take(e);
 }
 
 /* There may be fewer regions than groups that close at once. */

@@ -9,7 +9,8 @@
  *
  * Submitting neither allocates nor locks: jobs lie in a ring, and an idle worker spins shortly,
  * then sleeps in the kernel. All functions but the job's are for the thread
- * that created the pool. */
+ * that created the pool; another may submit and wait in its place, as streams' calls do, one at a
+ * time, and wait beside it. */
 #ifndef ZF_OFFLOAD_HOST_WORKERS_H
 #define ZF_OFFLOAD_HOST_WORKERS_H
 

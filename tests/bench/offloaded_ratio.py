@@ -6,9 +6,9 @@ same step beside a host without limit.
 
     python3 tests/bench/offloaded_ratio.py BUILD
 
-A stall is the host's wait for its workers once the norm is known, whatever the device still does beside it. Windows of 4, a
-new choice every 16 steps, 32 steps; sequences of 512. Where the resident run does not fit its time counts all the same.
-Nothing is measured: these are plans.
+A stall is the time in which the device has nothing to do, since it waits for the host's workers. Windows of 4, a new choice
+every 16 steps, 32 steps; sequences of 512. Where the resident run does not fit its time counts all the same. Nothing is
+measured: these are plans.
 """
 import json
 import pathlib

@@ -23,6 +23,25 @@ names = {e["name"] for e in events if e["ph"] == "X"}
 assert {"forward", "backward", "window", "AdamW", "parameters"} <= names, names
 assert all(e["ts"] >= 0 and e["dur"] >= 0 and e["ts"] < 1e7 for e in events if e["ph"] == "X")
 ' "$scratch/trace.json"
+check "a plan that stalls" "$bench" train --plan a100-40gb --ranks 4 --preset gpt-6.7b --seqs 4 --length 512 --method staggered \
+    --topk_ratio 0.05 --update_interval 4 --steps 8 --dropout 0 --accumulate host --gradient_checkpointing \
+    --trace "$scratch/trace.json" --json "$scratch/stalls.json"
+check "its timeline: the device stalls in backward, until the step before has been added, as long as it says" python3 -c '
+import json, sys
+events, told = (json.load(open(path)) for path in sys.argv[1:])
+def spans(name):
+    return [(e["args"]["step"], e["ts"], e["ts"] + e["dur"]) for e in events if e["ph"] == "X" and e["name"] == name]
+backward = {step: (begin, end) for step, begin, end in spans("backward")}
+added = {}
+for step, _, end in spans("accumulate"):
+    added[step] = max(end, added.get(step, 0))
+last = [s for s in spans("stall") if s[0] > 8]  # of the eight that count
+assert len(last) == 8, last
+for step, begin, end in last:
+    assert backward[step][0] < begin < end < backward[step][1] and abs(end - added[step - 1]) < 10, (step, begin, end)
+share = sum(end - begin for _, begin, end in last) / (1e6 * 8 * told["methods"][0]["mean_seconds"])
+assert abs(share - told["methods"][0]["stall_share"]) < 1e-4 and share > 0.1, share
+' "$scratch/trace.json" "$scratch/stalls.json"
 check "four ranks" "$train" --config configs/sample.json --plan a100-40gb --plan_ranks 4
 cp "$scratch/check.log" "$scratch/printed"
 check "what NCCL is allowed there" grep -Eq "^  NCCL, allowed +1.00 GiB$" "$scratch/printed"

@@ -4,6 +4,7 @@
 
 #include "cmd/bench/train_run.h"
 #include "cmd/config/engine_settings.h"
+#include "data/clock.h"
 #include "model/plan/plan.h"
 
 #include <math.h>
@@ -302,6 +303,150 @@ static void what_is_faster_is_not_slower(void **state)
     }
 }
 
+/* ---- stalls ---- */
+
+struct stall_case {
+    bool is_cpu;
+    double topk_ratio;
+    int interval;
+    bool on_host;
+    int n_layer;        /* with 6 some take the slot for gradients that another has left */
+    int more;           /* products that the device has to do behind its passes */
+    double worker_rate; /* bytes a second */
+    double link_rate;
+    bool stalls;
+};
+
+/* Nothing takes time but products, 0.01 s each, and what the host's workers move. */
+static struct machine machine_beside(const struct stall_case *c, double worker_rate)
+{
+    struct zf_error err;
+    struct machine m = cpu;
+    if (!c->is_cpu)
+        assert_works(machine_load(&m, ZF_TESTS_DIR "/../configs/machines/h100.json", &err), err);
+    m.latency = m.link_latency = m.wake = m.channel = m.launch = m.wait = 0;
+    m.memory_rate = m.host_rate = m.attention_rate = 1e30;
+    m.link_rate = c->link_rate;
+    m.half_m = m.half_n = m.half_k = 0;
+    m.product_rate = 1e9;
+    m.core_rate = worker_rate;
+    return m;
+}
+
+static void compute(struct device *d, int products)
+{
+    const struct matmul product = {.m = 1000, .n = 100, .k = 50};
+    for (int i = 0; i < products; i++)
+        d->ops->matmul(d->compute, NULL, NULL, NULL, &product);
+}
+
+#define STALL_STEPS 24
+
+struct timed_step {
+    double passes;  /* that the host takes to queue them */
+    double seconds; /* until the device has done all */
+    double stall;
+};
+
+/* A step of one product a layer forward, and two backward. */
+static struct timed_step time_step(struct device *d, struct engine *e, int n_layers, int more)
+{
+    struct zf_error err;
+    struct step_report report;
+    struct timed_step step;
+    const double begin = clock_seconds();
+    engine_begin_step(e, 1e-3f);
+    for (int layer = 0; layer < n_layers; layer++) {
+        engine_before_layer(e, layer);
+        compute(d, 1);
+        engine_after_layer(e, layer);
+    }
+    for (int layer = n_layers - 1; layer >= 0; layer--) {
+        engine_before_layer(e, layer);
+        engine_before_gradients(e, layer);
+        compute(d, 2);
+        engine_after_layer(e, layer);
+        engine_layer_gradients_ready(e, layer);
+    }
+    step.passes = clock_seconds() - begin;
+    compute(d, more);
+    assert_works(engine_end_step(e, &report, &err), err);
+    d->stream_wait(d->compute);
+    step.seconds = clock_seconds() - begin;
+    step.stall = report.stall_seconds;
+    return step;
+}
+
+static void time_steps(const struct stall_case *c, double worker_rate, struct timed_step *steps)
+{
+    struct zf_error err;
+    const struct machine machine = machine_beside(c, worker_rate);
+    struct gpt_config model = small_model(GPT_HEAD_LM);
+    struct engine_config config = settings(c->topk_ratio, c->interval, c->on_host);
+    config.bf16 = !c->is_cpu;
+    model.n_layer = c->n_layer;
+    struct device *d = device_plan_create(&machine, 1, &PLAN_GRADIENTS);
+    struct comm *comm = comm_create_alone();
+    comm_attach(comm, d);
+    struct param_table table = gpt_param_table(&model);
+    params_share_gradients(&table, 2);
+    void *params = d->allocate(table.n_values * dtype_size(d->dtype));
+    float *grads = d->allocate(table.n_gradients * sizeof *grads);
+    struct engine *e = engine_create(&config, d, comm, &table, params, grads, &err);
+    assert_non_null(e);
+    for (int i = 0; i < STALL_STEPS; i++)
+        steps[i] = time_step(d, e, table.n_layers, c->more);
+    engine_destroy(e);
+    d->release(params);
+    d->release(grads);
+    params_free(&table);
+    comm_destroy(comm);
+    device_plan_destroy(d);
+}
+
+/* Beside a slow host a step is longer than beside one that takes no time by what it says that the
+ * device has waited, to the digit, however long the host itself waits; by more, where the link then
+ * comes later than it would have. And a GPU's host queues the passes without waiting. The first
+ * step, in which the host brings state, is not like others. */
+static void a_stall_is_what_the_device_waits(void **state)
+{
+    (void)state;
+    static const struct stall_case all[] = {
+        {false, 0.1, 4, false, 6, 0, 5e5, 1e30, true},   /* waits for updates */
+        {false, 0.1, 4, false, 6, 0, 1e7, 1e30, false},  /* the host is done with them */
+        {false, 0.1, 4, false, 6, 20, 5e5, 1e30, true},  /* not as long: there is work */
+        {false, 0.1, 4, false, 6, 60, 5e5, 1e30, false}, /* and more than the host takes */
+        {false, 0.1, 4, true, 6, 0, 5e5, 1e30, true},    /* for gradients before, and updates */
+        {false, 0.1, 4, true, 3, 0, 5e5, 1e30, true},    /* for these at the norms alone */
+        {false, 0.1, 4, true, 6, 0, 5e5, 1e6, true},     /* and for the link */
+        {false, 0.1, 4, true, 6, 100, 1e6, 1e30, false},
+        {false, 0, 1, false, 6, 0, 1e7, 1e30, true}, /* ZeRO-Offload */
+        {false, 0, 1, true, 6, 0, 1e7, 1e30, true},
+        {true, 0.1, 4, false, 6, 0, 1e6, 1e30, true},
+        {true, 0.1, 4, true, 6, 0, 1e6, 1e30, true},
+        {true, 0.1, 4, true, 6, 0, 1e8, 1e30, false},
+    };
+    for (size_t k = 0; k < sizeof all / sizeof *all; k++) {
+        struct timed_step quick[STALL_STEPS], slow[STALL_STEPS];
+        double stall = 0;
+        time_steps(&all[k], 1e30, quick);
+        time_steps(&all[k], all[k].worker_rate, slow);
+        for (int i = 1; i < STALL_STEPS; i++) {
+            const double longer = slow[i].seconds - quick[i].seconds;
+            const double off = slow[i].stall - longer;
+            if ((all[k].link_rate < 1e30 ? off : fabs(off)) > 1e-9 || quick[i].stall > 1e-9)
+                fail_msg("case %zu, step %d: %.9f s longer, a stall of %.9f s", k, i, longer,
+                         slow[i].stall);
+            if (!all[k].is_cpu && slow[i].passes > 0)
+                fail_msg("case %zu, step %d: the host waits %.9f s within the passes", k, i,
+                         slow[i].passes);
+            stall += slow[i].stall;
+        }
+        print_message("case %zu: %.4f s of each step\n", k, stall / (STALL_STEPS - 1));
+        assert_true(all[k].stalls ? stall > 0.1 : stall < 1e-9);
+    }
+}
+
 /* A step's median where kernels that cross the link sit on so many multiprocessors. */
 static double median_beside(double multiprocessors, bool on_host, bool zero_copy)
 {
@@ -437,6 +582,7 @@ int main(void)
         cmocka_unit_test(the_same_plan_is_the_same_text),
         cmocka_unit_test(the_machines_gradients_decide_what_moves),
         cmocka_unit_test(what_is_faster_is_not_slower),
+        cmocka_unit_test(a_stall_is_what_the_device_waits),
         cmocka_unit_test(copies_leave_multiprocessors_alone),
         cmocka_unit_test(the_hosts_own_loops_and_launches_take_time),
         cmocka_unit_test(a_large_model_is_planned_in_seconds),

@@ -161,6 +161,7 @@ static void hand_over(void *argument)
 {
     struct called *c = argument;
     struct sim_work w = work_of(2, 0, 0);
+    w.what = "worker";
     c->when = sim_now(c->sim);
     c->op = sim_queue(c->sim, c->lane, &w, NULL, NULL);
 }
@@ -182,6 +183,53 @@ static void calls_come_at_their_time(void **state)
     assert_true(sim_done(s, c.op));
     assert_time(sim_began(s, c.op), 1);
     assert_time(sim_ended(s, c.op), 3);
+    sim_destroy(s);
+}
+
+static void await_handed_over(void *argument)
+{
+    struct called *c = argument;
+    sim_wait(c->sim, c->op);
+    assert_time(sim_now(c->sim), 2); /* it does not pass within the call */
+}
+
+static void wait_again(void *argument)
+{
+    const struct called *c = argument;
+    sim_wait(c->sim, c->op);
+}
+
+/* At 1 a worker gets 2 s of work, and at 2 a call begins to wait for it: its lane goes on at 3, as
+ * does what is ordered behind it, and the host is not kept. The path goes on with the worker. */
+static void a_call_that_waits_holds_its_lane(void **state)
+{
+    (void)state;
+    struct sim *s = sim_create();
+    struct sim_stretch *path;
+    int a = sim_lane(s), b = sim_lane(s), worker = sim_lane(s);
+    struct called c = {s, worker, -1, 0};
+    struct sim_work w = work_of(1, 0, 0);
+    sim_queue(s, a, &w, hand_over, &c);
+    sim_op waits = sim_queue(s, a, &w, await_handed_over, &c), behind = queue(s, a, 4, 0, 0);
+    sim_order(s, b, waits);
+    sim_op ordered = queue(s, b, 1, 0, 0);
+    sim_host(s, 2.5, "host");
+    assert_false(sim_done(s, waits));
+    assert_time(sim_now(s), 2.5);
+    sim_wait(s, ordered);
+    assert_time(sim_ended(s, waits), 3);
+    assert_time(sim_began(s, behind), 3);
+    assert_time(sim_now(s), 4);
+    assert_int_equal(sim_critical_path(s, 0, &path), 3);
+    assert_string_equal(path[1].what, "worker");
+    assert_time(path[1].begin, 1);
+    assert_time(path[1].end, 3);
+    free(path);
+    sim_queue(s, a, &w, wait_again, &c); /* for what has ended */
+    sim_wait(s, behind);
+    assert_time(sim_now(s), 7);
+    sim_wait(s, queue(s, a, 1, 0, 0));
+    assert_time(sim_now(s), 9);
     sim_destroy(s);
 }
 
@@ -232,6 +280,7 @@ int main(void)
         cmocka_unit_test(an_operation_waits_for_what_it_is_ordered_behind),
         cmocka_unit_test(the_host_gives_out_over_time),
         cmocka_unit_test(calls_come_at_their_time),
+        cmocka_unit_test(a_call_that_waits_holds_its_lane),
         cmocka_unit_test(the_critical_path_is_what_was_waited_for),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

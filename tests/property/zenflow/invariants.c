@@ -402,6 +402,32 @@ static void I5_unwatched(void **state)
     }
 }
 
+/* Workers who add gradients to the host's windows may be slower than steps, most of which have
+ * nothing else to wait for: what they still read stays as it is. */
+static void I5_slow_windows(void **state)
+{
+    (void)state;
+    for (unsigned seed = 0; seed < cases(12); seed++) {
+        struct engine_config c = problem_config();
+        struct problem p, q;
+        c.topk_ratio = 0.1;
+        c.update_interval = c.apply_lag = 4;
+        c.stagger = false;
+        c.accumulate = ENGINE_ACCUMULATE_HOST;
+        c.bf16 = true;
+        problem_create(&p, seed, world, &c);
+        c.worker_delay_seconds = 0.002;
+        problem_create(&q, seed, world, &c);
+        char *quick = run_unwatched(&p, true), *slow = run_unwatched(&q, false);
+        if (memcmp(quick, slow, log_bytes(&p)) != 0)
+            fail_msg("seed %u: slow workers have made another result", seed);
+        free(quick);
+        free(slow);
+        problem_destroy(&p);
+        problem_destroy(&q);
+    }
+}
+
 /* Where parameters live, beside whole on each rank's device. */
 enum params_place { PARAMS_DEVICE, PARAMS_HOST, PARAMS_DIVIDED };
 
@@ -1144,6 +1170,7 @@ int main(int argc, char **argv)
         cmocka_unit_test(I4),
         cmocka_unit_test(I5),
         cmocka_unit_test(I5_unwatched),
+        cmocka_unit_test(I5_slow_windows),
         cmocka_unit_test(I6),
         cmocka_unit_test(I6_other_ranks),
         cmocka_unit_test(I6_used_engine),
