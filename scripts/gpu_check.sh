@@ -116,7 +116,8 @@ stage() {
 meta() {
     date -u '+date: %Y-%m-%d %H:%M UTC'
     echo "command: $command_line"
-    echo "commit: $(git describe --always --dirty 2>/dev/null || echo unknown)"
+    echo "commit: $(git describe --always --dirty 2>/dev/null || echo unknown); built of: $("$build/zf-bench" --version 2>/dev/null |
+        sed -n 's/^commit: //p')"
     echo "processor: $(sed -n 's/^model name[^:]*: //p' /proc/cpuinfo | head -n 1), $(nproc) cores"
     echo "memory: $(awk '/^MemTotal/ { printf "%.0f GB", $2 / 1e6 }' /proc/meminfo)"
     echo "system: $(uname -sr)"
@@ -207,9 +208,9 @@ peer() { # peer MODULE SCRIPT OPTION...
 export build
 export -f make_build sanitize list_gpu_tests python_with peer
 
-meta | tee "$out/meta.txt"
 bench=$build/zf-bench
 stage build 240 test bash -c make_build
+meta | tee "$out/meta.txt"
 
 if [ -n "$dry" ]; then
     tiny=(--preset gpt --seqs 2 --length 16 --probe 64)

@@ -305,7 +305,7 @@ def run_fine_tuning(args, model, task, method, seed):
     return {"task": task, "method": method, "title": title, "seed": seed,
             "metric": results["eval_" + TASKS[task][2]],
             "last_quarter_loss": last_quarter_loss(log, results["global_step"]),
-            "settings": shared, "method_settings": own, "commit": find_commit(),
+            "settings": shared, "method_settings": own, "commit": find_commit(args),
             "results": results, **find_waits(log), **find_locality(log, said)}
 
 
@@ -319,10 +319,10 @@ def find_locality(log, said):
     return {"locality": locality, "bytes_norms": norms, "bytes_gradients": gradients}
 
 
-def find_commit():
-    done = subprocess.run(["git", "-C", str(ROOT), "describe", "--always", "--dirty"],
-                          capture_output=True, text=True)
-    return done.stdout.strip() or "unknown"
+def find_commit(args):
+    """The commit that the program was built from."""
+    done = run_command([str(args.zf_train), "--version"], 1)
+    return re.search(r"^commit: (\S+)", done.stdout, re.M).group(1)
 
 
 def find_machine(device):
@@ -504,7 +504,7 @@ def main():
     model, language_model = find_model(args)
     settings = {task: task_settings(args, task) for task in TASKS}
     document = {"date": datetime.date.today().isoformat(), "cpu": find_machine(args.device),
-                "commit": find_commit(), "command": shlex.join(sys.argv),
+                "commit": find_commit(args), "command": shlex.join(sys.argv),
                 "language_model": language_model, "settings": settings,
                 "runs": load_runs(path, language_model, settings)}
     failures = run_all(args, model, document, path)
