@@ -138,11 +138,12 @@ struct group {
 };
 
 /* Steps by the clock. */
+#define TIMED_STEPS 8
 struct timing {
-    double since; /* seconds on data/clock.h's clock; 0: it has not begun */
-    int steps;    /* since then */
-    double stall; /* seconds of them that waited for the host */
-    double busy;  /* seconds that workers had worked before */
+    double last;                 /* end of the last, on data/clock.h's clock; 0: it has not begun */
+    int steps;                   /* since the first end */
+    double seconds[TIMED_STEPS]; /* of the last ones, without what waited for the host */
+    double busy;                 /* seconds that workers had worked before */
 };
 
 /* Channels of the whole model. */

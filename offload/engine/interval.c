@@ -11,9 +11,6 @@
 /* The interval stays while the rule's differs by no more than a fourth: a change costs a step in
  * which all windows close. */
 #define INTERVAL_SLACK 4
-/* "keep_up" has seen enough of a run behind so many steps. */
-#define MEASURED_STEPS 8
-
 void interval_create(struct engine *e)
 {
     e->observed.important_norm = zf_calloc((size_t)e->n_matrices, sizeof(double));
@@ -55,13 +52,28 @@ static void note_norms(struct engine *e)
 static void time_step(struct engine *e)
 {
     struct timing *t = &e->observed.timing;
-    if (t->since > 0) {
-        t->steps++;
-        t->stall += stall_seconds(e);
-        return;
-    }
-    t->since = clock_seconds();
-    t->busy = worker_pool_busy_seconds(e->host.workers);
+    const double now = clock_seconds();
+    if (t->last > 0)
+        t->seconds[t->steps++ % TIMED_STEPS] = now - t->last - stall_seconds(e);
+    else
+        t->busy = worker_pool_busy_seconds(e->host.workers);
+    t->last = now;
+}
+
+static int compare_seconds(const void *a, const void *b)
+{
+    const double x = *(const double *)a, y = *(const double *)b;
+    return (x > y) - (x < y);
+}
+
+/* The median: among a run's first steps are some that load kernels and choose algorithms. */
+static double step_seconds(const struct timing *t)
+{
+    const int n = t->steps < TIMED_STEPS ? t->steps : TIMED_STEPS;
+    double sorted[TIMED_STEPS];
+    memcpy(sorted, t->seconds, sizeof *sorted * (size_t)n);
+    qsort(sorted, (size_t)n, sizeof *sorted, compare_seconds);
+    return (sorted[(n - 1) / 2] + sorted[n / 2]) / 2;
 }
 
 /* Whether it is known, or can be said, which windows are too short, behind so many timed steps. */
@@ -79,7 +91,7 @@ static int least_interval(struct engine *e)
     if (step <= 0) {
         const double busy = worker_pool_busy_seconds(e->host.workers) - t->busy;
         const double link = exchange_seconds(e);
-        step = (clock_seconds() - t->since - t->stall) / t->steps;
+        step = step_seconds(t);
         host = busy / worker_pool_threads(e->host.workers) / t->steps * e->windows.interval;
         host = link > host ? link : host;
     }
@@ -132,7 +144,7 @@ static void choose_when_due(struct engine *e, struct step_report *report)
 /* Once: what noise would make of a later choice is not worth the bits that it would cost. */
 static void choose_once(struct engine *e, struct step_report *report)
 {
-    if (e->observed.least_interval > 0 || !is_timed(e, MEASURED_STEPS))
+    if (e->observed.least_interval > 0 || !is_timed(e, TIMED_STEPS))
         return;
     e->observed.least_interval = least_interval(e);
     const int lag = e->config.apply_lag, least = e->observed.least_interval;
