@@ -240,7 +240,7 @@ const struct config_key config_table[] = {
      .standard = "0",
      .max = 3,
      .expected = "from 0 to 3",
-     .help = "1 and 2 divide optimizer state over the ranks; 3 parameters too"},
+     .help = "0 to 2 all divide gradients and optimizer state over the ranks; 3 parameters too"},
     {DS_CHOICE(ZERO "offload_optimizer.device", offload_optimizer, "none|cpu", "none",
                "cpu: optimizer state in host memory, updated there")},
     {DS_BOOL(ZERO "offload_optimizer.zero_copy", zero_copy, "false",

@@ -57,8 +57,8 @@ __device__ static inline void forward_softmax(struct forward_state<d> &state, fl
         m_new = fmaxf(m_new, shuffle_xor(FULL_MASK, m_new, 1));
         m_new = fmaxf(m_new, shuffle_xor(FULL_MASK, m_new, 2));
         const float offset = m_new * scale_log2;
-        /* The difference first: fused, LEAST's product would leave its rounding, which is vast. */
-        const float alpha = fast_exp2((state.m_i[m][half] - m_new) * scale_log2);
+        /* Where nothing is seen yet the fused difference is LEAST's rounding, which is vast. */
+        const float alpha = fast_exp2(fminf(state.m_i[m][half] * scale_log2 - offset, 0));
         float l_new = state.l_i[m][half] * alpha;
         UNROLL
         for (int e = 0; e < 2 * J; e++) {

@@ -129,7 +129,7 @@ __device__ static inline float take_part(To *__restrict__ to, const float *__res
         const pack<float, W> x = load_pack<W>(from + j);
         pack<To, W> y;
         for (int e = 0; e < W; e++) {
-            sum = fmaf(x.v[e], x.v[e], sum); /* not left to the compiler, for each type alike */
+            sum += x.v[e] * x.v[e];
             convert(y.v[e], x.v[e]);
         }
         if (fits)
