@@ -1,8 +1,8 @@
 #include "cmd/plan_report.h"
 
-#include "cmd/bench/device.h"
 #include "data/alloc.h"
 #include "data/clock.h"
+#include "data/median.h"
 #include "model/plan/plan.h"
 
 #include <assert.h>
@@ -206,7 +206,7 @@ static struct summary summarise(const struct plan_report *r)
     struct summary s = {0};
     assert(r->n_steps > 0);
     double *seconds = seconds_of(r), n = r->n_steps;
-    s.median = bench_median(seconds, r->n_steps);
+    s.median = median_of(seconds, r->n_steps);
     free(seconds);
     for (int i = 0; i < r->n_steps; i++) {
         const struct planned_step *step = &r->steps[i];

@@ -6,6 +6,7 @@
 #include "data/bf16.h"
 #include "data/clock.h"
 #include "data/json.h"
+#include "data/median.h"
 #include "data/simd.h"
 #include "offload/engine/engine.h"
 #include "offload/host/adam.h"
@@ -250,7 +251,7 @@ static json_t *report(const struct bench *b, const struct line *l, double *const
         json_t *list = json_array();
         for (int r = 0; r < repeats; r++)
             json_array_append_new(list, json_real(seconds[m][r]));
-        rate[m] = 1e-9 * measures[m].bytes * n / bench_median(seconds[m], repeats);
+        rate[m] = 1e-9 * measures[m].bytes * n / median_of(seconds[m], repeats);
         json_object_set_new(
             line, measures[m].key,
             json_pack("{s:f, s:o}", "gigabytes_per_second", rate[m], "seconds", list));

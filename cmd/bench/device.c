@@ -2,6 +2,7 @@
 
 #include "data/alloc.h"
 #include "data/clock.h"
+#include "data/median.h"
 
 #include <math.h>
 #include <stdlib.h>
@@ -26,22 +27,6 @@ struct device *bench_device(const char *benchmark, const char *name, int threads
     return NULL;
 }
 
-static int by_value(const void *a, const void *b)
-{
-    const double *x = a, *y = b;
-    return (*x > *y) - (*x < *y);
-}
-
-double bench_median(const double *values, int n)
-{
-    size_t bytes = (size_t)n * sizeof *values;
-    double *sorted = memcpy(zf_malloc(bytes), values, bytes);
-    qsort(sorted, (size_t)n, sizeof *sorted, by_value);
-    double middle = (sorted[(n - 1) / 2] + sorted[n / 2]) / 2;
-    free(sorted);
-    return middle;
-}
-
 static double time_runs(struct device *device, int runs, void (*run)(void *), void *argument)
 {
     device->stream_wait(device->compute);
@@ -61,7 +46,7 @@ double bench_seconds(struct device *device, int rounds, void (*run)(void *), voi
         once * MOST_RUNS < BENCH_ROUND_SECONDS ? MOST_RUNS : (int)(BENCH_ROUND_SECONDS / once) + 1;
     for (int r = 0; r < rounds; r++)
         seconds[r] = time_runs(device, runs, run, argument) / runs;
-    double middle = bench_median(seconds, rounds);
+    double middle = median_of(seconds, rounds);
     free(seconds);
     return middle;
 }

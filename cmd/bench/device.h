@@ -37,6 +37,4 @@ void *bench_random(struct device *device, size_t n, float scale);
 /* A copy of host memory on the device; release it by device->release. */
 void *bench_upload(struct device *device, const void *data, size_t bytes);
 
-double bench_median(const double *values, int n);
-
 #endif

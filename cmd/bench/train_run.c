@@ -7,6 +7,7 @@
 #include "cmd/step.h"
 #include "data/alloc.h"
 #include "data/clock.h"
+#include "data/median.h"
 #include "data/rng.h"
 
 #include <stdlib.h>
@@ -225,7 +226,7 @@ static bool run_steps(struct trainer *t, struct train_result *r, struct zf_error
         add_report(r, &report, job->steps);
         live_stage_done(job->warm_up + i + 1);
     }
-    r->median = bench_median(r->seconds, job->steps);
+    r->median = median_of(r->seconds, job->steps);
     r->mean = (last - begin) / job->steps;
     r->stall /= last - begin;
     return true;

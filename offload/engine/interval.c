@@ -3,6 +3,7 @@
 
 #include "data/alloc.h"
 #include "data/clock.h"
+#include "data/median.h"
 
 #include <math.h>
 #include <stdlib.h>
@@ -60,22 +61,6 @@ static void time_step(struct engine *e)
     t->last = now;
 }
 
-static int compare_seconds(const void *a, const void *b)
-{
-    const double x = *(const double *)a, y = *(const double *)b;
-    return (x > y) - (x < y);
-}
-
-/* The median: among a run's first steps are some that load kernels and choose algorithms. */
-static double step_seconds(const struct timing *t)
-{
-    const int n = t->steps < TIMED_STEPS ? t->steps : TIMED_STEPS;
-    double sorted[TIMED_STEPS];
-    memcpy(sorted, t->seconds, sizeof *sorted * (size_t)n);
-    qsort(sorted, (size_t)n, sizeof *sorted, compare_seconds);
-    return (sorted[(n - 1) / 2] + sorted[n / 2]) / 2;
-}
-
 /* Whether it is known, or can be said, which windows are too short, behind so many timed steps. */
 static bool is_timed(const struct engine *e, int steps)
 {
@@ -91,7 +76,8 @@ static int least_interval(struct engine *e)
     if (step <= 0) {
         const double busy = worker_pool_busy_seconds(e->host.workers) - t->busy;
         const double link = exchange_seconds(e);
-        step = step_seconds(t);
+        /* The median: a run's first steps load kernels and choose algorithms. */
+        step = median_of(t->seconds, t->steps < TIMED_STEPS ? t->steps : TIMED_STEPS);
         host = busy / worker_pool_threads(e->host.workers) / t->steps * e->windows.interval;
         host = link > host ? link : host;
     }

@@ -6,6 +6,7 @@
 #include "cmd/bench/kernels_cases.h"
 #include "cmd/bench/options.h"
 #include "data/clock.h"
+#include "data/median.h"
 
 #include <math.h>
 
@@ -244,9 +245,9 @@ static void rates_are_those_of_their_work(void **state)
 static void medians(void **state)
 {
     (void)state;
-    assert_true(bench_median((const double[]){3, 1, 2}, 3) == 2);
-    assert_true(bench_median((const double[]){4, 1, 2, 8}, 4) == 3);
-    assert_true(bench_median((const double[]){5}, 1) == 5);
+    assert_true(median_of((const double[]){3, 1, 2}, 3) == 2);
+    assert_true(median_of((const double[]){4, 1, 2, 8}, 4) == 3);
+    assert_true(median_of((const double[]){5}, 1) == 5);
 }
 
 struct fields {
