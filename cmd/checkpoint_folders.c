@@ -73,6 +73,22 @@ static bool list_steps(const char *output_dir, bool finished, struct steps *step
     return true;
 }
 
+/* Does this for every name in output_dir, until one fails. */
+static bool for_all_names(const char *output_dir,
+                          bool (*act)(const char *output_dir, const char *name,
+                                      struct zf_error *err),
+                          struct zf_error *err)
+{
+    struct file_names names;
+    bool ok = true;
+    if (!file_list(output_dir, &names, err))
+        return false;
+    for (int i = 0; ok && i < names.n; i++)
+        ok = act(output_dir, names.list[i], err);
+    file_names_free(&names);
+    return ok;
+}
+
 bool checkpoint_check_name(const char *output_dir, int step, struct zf_error *err)
 {
     struct stat info;
@@ -135,16 +151,7 @@ static bool put_back(const char *output_dir, const char *name, struct zf_error *
 
 static bool put_all_back(const char *output_dir, struct zf_error *err)
 {
-    struct file_names names;
-    if (!file_exists(output_dir))
-        return true;
-    if (!file_list(output_dir, &names, err))
-        return false;
-    bool ok = true;
-    for (int i = 0; ok && i < names.n; i++)
-        ok = put_back(output_dir, names.list[i], err);
-    file_names_free(&names);
-    return ok;
+    return !file_exists(output_dir) || for_all_names(output_dir, put_back, err);
 }
 
 /* Rank 0's list is everybody's. */
@@ -269,42 +276,37 @@ static bool is_temporary_file(const char *name)
     return digits > 0 && digits + 1 < n - m && name[n - m - 1 - digits] == '.';
 }
 
-static bool clean_one(const char *output_dir, const char *name, struct zf_error *err)
+static bool clean_file(const char *output_dir, const char *name, struct zf_error *err)
+{
+    (void)err;
+    char *path = zf_format("%s/%s", output_dir, name);
+    if (is_temporary_file(name))
+        unlink(path);
+    free(path);
+    return true;
+}
+
+static bool clean_folder(const char *output_dir, const char *name, struct zf_error *err)
 {
     char *path = zf_format("%s/%s", output_dir, name);
     bool ok = true;
     if (is_left_over(name))
         ok = file_remove_directory(path, err);
-    else if (is_temporary_file(name))
-        unlink(path);
     else if (checkpoint_step(name) >= 0 && file_is_directory(path))
         rmdir(path); /* only if it is empty */
     free(path);
     return ok;
 }
 
-bool checkpoint_clean(const char *output_dir, struct zf_error *err)
-{
-    struct file_names names;
-    if (!file_list(output_dir, &names, err))
-        return false;
-    bool ok = put_all_back(output_dir, err);
-    for (int i = 0; ok && i < names.n; i++)
-        ok = clean_one(output_dir, names.list[i], err);
-    file_names_free(&names);
-    return ok;
-}
-
 bool checkpoint_clean_files(const char *output_dir, struct zf_error *err)
 {
-    struct file_names names;
-    if (!file_list(output_dir, &names, err))
-        return false;
-    bool ok = true;
-    for (int i = 0; ok && i < names.n; i++)
-        ok = !is_temporary_file(names.list[i]) || clean_one(output_dir, names.list[i], err);
-    file_names_free(&names);
-    return ok;
+    return for_all_names(output_dir, clean_file, err);
+}
+
+bool checkpoint_clean(const char *output_dir, struct zf_error *err)
+{
+    return put_all_back(output_dir, err) && for_all_names(output_dir, clean_folder, err) &&
+           checkpoint_clean_files(output_dir, err);
 }
 
 bool checkpoint_remove_oldest(const char *output_dir, int limit, int step, int best_step,

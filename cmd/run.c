@@ -11,6 +11,7 @@
 #include "cmd/memory_plan.h"
 #include "cmd/results.h"
 #include "cmd/run_data.h"
+#include "cmd/start.h"
 #include "cmd/step.h"
 #include "cmd/stop.h"
 #include "cmd/summary.h"
@@ -443,8 +444,10 @@ static bool take_output(struct run *run, struct zf_error *err)
 static bool create_parts(struct run *run, struct zf_error *err)
 {
     const struct config *c = run->config;
+    start_part("device and plan");
     if (!create_engine(run, err))
         return false;
+    start_part("host memory");
     gpt_offer_values(run->model, take_values, run);
     live_stage(c->model_name_or_path ? "loading the weights" : "initialising the weights", 0);
     if (!c->plan && !load_weights(run, err))
@@ -463,9 +466,13 @@ static bool agree_on_first_weights(struct run *run, struct zf_error *err)
 bool run_create(struct run *run, struct config *config, struct comm *comm, struct zf_error *err)
 {
     *run = (struct run){.config = config, .comm = comm, .task = config->task};
+    start_part("program and MPI");
     live_stage("reading the data", 0);
     if (!comm_all_ok(comm, read_input(run, err) && check_batches(run, err), err) ||
-        !agree_on_input(run, err) || !choose_device(run, err))
+        !agree_on_input(run, err))
+        return false;
+    start_part("data");
+    if (!choose_device(run, err))
         return false;
     if (!gpt_fits_device(&run->model_config, run->device, err))
         return false;
@@ -476,6 +483,7 @@ bool run_create(struct run *run, struct config *config, struct comm *comm, struc
         return false;
     if (!comm_all_ok(comm, create_parts(run, err), err) || !agree_on_first_weights(run, err))
         return false;
+    start_part("weights");
     live_stage_end();
     memory_tell(run);
     announce(run);

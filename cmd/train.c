@@ -10,6 +10,7 @@
 #include "cmd/model_card.h"
 #include "cmd/progress.h"
 #include "cmd/report/listeners.h"
+#include "cmd/start.h"
 #include "cmd/step.h"
 #include "cmd/stop.h"
 #include "data/alloc.h"
@@ -427,6 +428,10 @@ static bool train_step(struct trainer *t, struct zf_error *err)
     const int *examples = examples_of_step(t, s->step, &n);
     if (!step_run(&t->stepper, examples, n, s->step, lr, &done, err))
         return false;
+    if (s->step == t->first_step) {
+        start_part("the step itself");
+        start_tell();
+    }
     telemetry_add(&t->telemetry, &done.report, clock_seconds() - start);
     t->bytes_norms += (double)done.report.bytes_norms;
     t->bytes_gradients += (double)done.report.bytes_gradients;
@@ -840,6 +845,7 @@ bool train(struct run *run, json_t *results, struct zf_error *err)
     stop_defer();
     ok = ok && check_names(&t, err) && open_reports(&t, err) && start_clean(&t, kept, err) &&
          write_config(run, err);
+    start_part("checkpoint and reports");
     t.first_step = t.state.step;
     t.interval = engine_update_interval(run->engine);
     t.start = clock_seconds();

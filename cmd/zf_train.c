@@ -9,6 +9,7 @@
 #include "cmd/plan.h"
 #include "cmd/run.h"
 #include "cmd/standard_streams.h"
+#include "cmd/start.h"
 #include "cmd/stop.h"
 #include "data/address_space.h"
 #include "data/log.h"
@@ -68,6 +69,7 @@ static bool act(struct config *config, struct comm *comm, int *status, struct zf
 int main(int argc, char **argv)
 {
     openmp_spin_briefly(argv);
+    start_begin();
     address_space_begin();
     stop_listen();
     struct zf_error err = {0};

@@ -5,6 +5,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/mman.h>
 #include <unistd.h>
 
 static void *checked(void *memory, size_t bytes)
@@ -41,6 +42,14 @@ void *zf_malloc_aligned(size_t bytes)
 {
     size_t rounded = (bytes + 63) / 64 * 64;
     return checked(aligned_alloc(64, rounded ? rounded : 64), bytes);
+}
+
+void *zf_malloc_huge(size_t bytes)
+{
+    const size_t unit = (size_t)2 << 20, rounded = (bytes + unit - 1) / unit * unit;
+    void *memory = checked(aligned_alloc(unit, rounded ? rounded : unit), bytes);
+    madvise(memory, rounded, MADV_HUGEPAGE); /* advice: who has none serves all the same */
+    return memory;
 }
 
 char *zf_strdup(const char *text)

@@ -209,16 +209,41 @@ int bpe_find_own(const struct bpe *b, const char *text, size_t n)
     return id >= 0 && b->tokens[id].literal ? -1 : id;
 }
 
-static void index_bytes(struct bpe *b)
+/* The token that is spelled "<0x0A>", or -1. */
+static int find_spelled_byte(const struct bpe *b, unsigned char byte)
 {
     char spelled[8];
+    return bpe_find_own(b, spelled, (size_t)sprintf(spelled, "<0x%02X>", byte));
+}
+
+/* Whether byte_fallback has tokens for all of a character's bytes. */
+static bool has_fallback(const struct bpe *b, const char *character, size_t n)
+{
+    for (size_t i = 0; i < n; i++)
+        if (find_spelled_byte(b, (unsigned char)character[i]) < 0)
+            return false;
+    return true;
+}
+
+static void index_bytes(struct bpe *b)
+{
+    char character[4];
+    bool falls_back = b->rules.characters;
     b->has_all_bytes = true;
     for (int byte = 0; byte < 256; byte++) {
-        size_t n = b->rules.characters ? (size_t)sprintf(spelled, "<0x%02X>", (unsigned)byte)
-                                       : utf8_encode(b->character_of_byte[byte], spelled);
-        b->byte_id[byte] = bpe_find_own(b, spelled, n);
-        b->has_all_bytes = b->has_all_bytes && b->byte_id[byte] >= 0;
+        size_t n = utf8_encode(b->character_of_byte[byte], character);
+        b->byte_id[byte] = b->rules.characters ? find_spelled_byte(b, (unsigned char)byte)
+                                               : bpe_find_own(b, character, n);
+        const bool known = b->byte_id[byte] >= 0;
+        b->has_all_bytes = b->has_all_bytes && known;
+        falls_back = falls_back || (!known && has_fallback(b, character, n));
     }
+    b->rules.byte_fallback = b->rules.byte_fallback && falls_back;
+}
+
+bool bpe_falls_back_from_bytes(const struct bpe *b)
+{
+    return b->rules.byte_fallback && !b->rules.characters;
 }
 
 static void index_characters(struct bpe *b)

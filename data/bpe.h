@@ -37,6 +37,9 @@ void bpe_add_token(struct bpe *b, const char *text, size_t n, long id, bool lite
  * `path` is for messages; rules are not needed after the call. */
 bool bpe_index(struct bpe *b, const struct bpe_rules *rules, const char *path,
                struct zf_error *err);
+/* Whether first tokens are bytes and byte_fallback would make something of one that has no token;
+ * bpe_encode_word does not. */
+bool bpe_falls_back_from_bytes(const struct bpe *b);
 /* Fails where a part, or what both make together, is no token, or the merge is there already. */
 bool bpe_add_merge(struct bpe *b, const char *left, size_t n_left, const char *right,
                    size_t n_right, struct zf_error *err);

@@ -205,12 +205,16 @@ bool pipeline_read_rules(struct pipeline *p, struct bpe_rules *rules, const stru
         if (is_set(json_find(f, refused[i])))
             return unsupported(f, refused[i], json_find(f, refused[i]), "null", err);
     rules->unk_token = unk && *unk ? unk : NULL;
-    if (!stages)
-        return true;
-    if (!read_normalizer(p, f, err) || !read_pre_tokenizer(p, rules, f, err))
-        return false;
-    return !rules->byte_fallback || rules->characters ||
-           unsupported(f, "model.byte_fallback", json_true(), "false where there is ByteLevel",
+    return !stages || (read_normalizer(p, f, err) && read_pre_tokenizer(p, rules, f, err));
+}
+
+bool pipeline_check_fallback(const struct pipeline *p, const struct json_file *f,
+                             struct zf_error *err)
+{
+    return !bpe_falls_back_from_bytes(p->bpe) ||
+           unsupported(f, "model.byte_fallback", json_true(),
+                       "false where there is ByteLevel and a byte's character has no token, but "
+                       "its own bytes have",
                        err);
 }
 

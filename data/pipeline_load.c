@@ -347,7 +347,7 @@ static bool read_tables(struct pipeline *p, const struct bpe_rules *rules, const
         return false;
     note_special_tokens(p, s);
     note_class_tokens(p, s, stages);
-    if (!index_tokens(p, rules, f->path, err))
+    if (!index_tokens(p, rules, f->path, err) || !pipeline_check_fallback(p, f, err))
         return false;
     find_roles(p, s, stages);
     return tables_scan_merges(p->bpe, &merges, err);

@@ -41,6 +41,10 @@ void tensor_shape_text(const struct tensor *t, char *text, size_t bytes);
 /* dst[0..n) = elements first..first+n of t as fp32. F32, F16 and BF16 only. On OpenMP threads. */
 bool tensor_read_f32(const struct tensor *t, float *dst, size_t first, size_t n,
                      struct zf_error *err);
+/* The transpose of a tensor of one or two dimensions, read once and in its own order:
+ * dst[col * stride + row] = its element (row, col). */
+bool tensor_read_transposed(const struct tensor *t, float *dst, size_t stride,
+                            struct zf_error *err);
 
 /* Writes one file, atomically. Tensors are declared first, so that the header stands before the
  * data; then their bytes are appended in the order of declaration, in pieces of any size. */

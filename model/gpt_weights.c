@@ -375,40 +375,35 @@ static bool is_straight(const struct piece *piece)
     return piece->cols == piece->param->cols && !piece->param->transposed;
 }
 
-/* A parameter's tensor, or several side by side, as they are in memory. The caller frees it. */
-static float *assemble(const struct source *source, const struct piece *piece, int n)
+/* Elements of the largest parameter that is not. */
+static size_t count_assembled(const struct pieces *pieces)
+{
+    size_t most = 0;
+    for (int i = 0; i < pieces->n; i++) {
+        const size_t n = pieces->list[i].param->n_elements;
+        if (!is_straight(&pieces->list[i]) && n > most)
+            most = n;
+    }
+    return most;
+}
+
+/* The parameter that n pieces are. whole: room for one that is not straight, as it is in memory */
+static void load_param(const struct staging *s, const struct source *source,
+                       const struct piece *piece, int n, float *whole)
 {
     struct zf_error err; /* never filled: the tensors have been checked */
     const struct param *p = piece->param;
-    const size_t rows = (size_t)p->rows, cols = (size_t)p->cols;
-    float *whole = zf_malloc(p->n_elements * sizeof *whole);
-    float *read = zf_malloc(p->n_elements * sizeof *read);
-    for (int i = 0; i < n; i++) {
-        const struct tensor *t = find_tensor(source, &piece[i]);
-        tensor_read_f32(t, read, 0, t->n_elements, &err);
-        transpose(whole + piece[i].first, cols, read, rows, rows, (size_t)piece[i].cols);
-    }
-    free(read);
-    return whole;
-}
-
-/* The parameter that n pieces are. */
-static void load_param(const struct staging *s, const struct source *source,
-                       const struct piece *piece, int n)
-{
-    struct zf_error err; /* as above */
-    const struct param *p = piece->param;
-    float *whole = is_straight(piece) ? NULL : assemble(source, piece, n);
+    const struct tensor assembled = {.dtype = DTYPE_F32, .data = whole};
+    const struct tensor *t = is_straight(piece) ? find_tensor(source, piece) : &assembled;
+    for (int i = 0; t == &assembled && i < n; i++)
+        tensor_read_transposed(find_tensor(source, &piece[i]), whole + piece[i].first,
+                               (size_t)p->cols, &err);
     for (size_t at = 0; at < p->n_elements; at += GPT_STAGE_ELEMENTS) {
         size_t m =
             p->n_elements - at < GPT_STAGE_ELEMENTS ? p->n_elements - at : GPT_STAGE_ELEMENTS;
-        if (whole)
-            memcpy(s->host, whole + at, m * sizeof *whole);
-        else
-            tensor_read_f32(find_tensor(source, piece), s->host, at, m, &err);
+        tensor_read_f32(t, s->host, at, m, &err);
         upload(s, p, at, m);
     }
-    free(whole);
 }
 
 /* Every parameter has its tensors, of their shapes and of a dtype that can be read, so that nothing
@@ -444,16 +439,18 @@ static void load_params(struct gpt *model, const struct source *source, uint64_t
 {
     const struct pieces *pieces = &source->pieces;
     struct staging s = staging_begin(model);
+    float *whole = zf_malloc_huge(count_assembled(pieces) * sizeof *whole);
     for (int i = 0, n; i < pieces->n; i += n) {
         const struct piece *piece = &pieces->list[i];
         const bool is_there = find_tensor(source, piece);
         n = count_pieces(pieces, i);
         if (is_there)
-            load_param(&s, source, piece, n);
+            load_param(&s, source, piece, n, whole);
         else
             init_param(&s, piece->param, seed);
         *head_is_new |= !is_there;
     }
+    free(whole);
     staging_end(&s);
 }
 

@@ -3,7 +3,7 @@
 # GPU its tests run emulated.
 #
 #   bash scripts/test.sh         full: what a change must pass. Most tests optimised, what sanitizers can
-#                                find with them, fuzzers for some seconds. On two cores under ten minutes
+#                                find with them, fuzzers for some seconds. On two cores about ten minutes
 #                                and the builds, which take five.
 #   bash scripts/test.sh fast    one room at a time, formats, rooms; optimised. Under a minute and the build.
 #   bash scripts/test.sh long    everything: more repetitions, sanitizers over all tests, fuzzers for
@@ -25,7 +25,7 @@ trap 'rm -f "$log"' EXIT
 tested=0 # seconds
 run() { # run FOLDER [CTEST OPTION...]: the ring's tests of this build
     local began=$SECONDS
-    ctest --test-dir "$1" --no-tests=error --output-on-failure -j$(($(nproc) + 1)) -L "^$ring\$" "${@:2}" | tee -a "$log"
+    ctest --test-dir "$1" --no-tests=error --output-on-failure -j$(($(nproc) + 2)) -L "^$ring\$" "${@:2}" | tee -a "$log"
     tested=$((tested + SECONDS - began))
 }
 if [ "$ring" = long ]; then

@@ -168,7 +168,7 @@ static void fill_state(void *tasks, int i)
     const struct host_adam_matrix *x = t->matrix;
     for (size_t at = first_element(t), end = at + n_elements(t); at < end; at++) {
         const float master = 1e-2f * (float)(at % 1999);
-        host_adam_write_masters(x, at, 1, &master);
+        host_adam_write_masters(x, at, 1, NULL, &master);
         x->m[at] = 1e-3f * (float)(at % 997);
         x->v[at] = 1e-4f * (float)(at % 991 + 1);
     }

@@ -127,7 +127,7 @@ static void make_table(struct kernel_bench *b)
         .deferred = b->deferred,
         .waiting = b->waiting,
         .window = b->m,
-        .master = b->master,
+        .master = kernel_has_masters(&b->shape) ? b->master : NULL,
         .m = b->m,
         .v = b->v,
         .n_rows = b->shape.vocab,

@@ -377,7 +377,7 @@ static void run_adamw_all(void *bench)
 
 static struct op_cost of_adamw_all(const struct kernel_shape *s)
 {
-    return cost_adamw(s->element, matrix(s));
+    return cost_adamw(kernel_has_masters(s) ? s->element : 0, matrix(s));
 }
 
 static void run_adamw_important(void *bench)
@@ -388,7 +388,7 @@ static void run_adamw_important(void *bench)
 
 static struct op_cost of_adamw_important(const struct kernel_shape *s)
 {
-    return cost_adamw(s->element, (double)s->important * s->C);
+    return cost_adamw(kernel_has_masters(s) ? s->element : 0, (double)s->important * s->C);
 }
 
 static void run_accumulate_rows(void *bench)

@@ -21,6 +21,12 @@ struct kernel_shape {
     int element;    /* bytes of one of the device's dtype */
 };
 
+/* Parameters of fp32 are their own masters, as resident ones are in training. */
+static inline bool kernel_has_masters(const struct kernel_shape *s)
+{
+    return s->element < (int)sizeof(float);
+}
+
 struct kernel_bench {
     struct device *device;
     struct kernel_shape shape;

@@ -191,10 +191,13 @@ static json_t *describe_result(const struct table *t, const struct train_result 
         {"host_bytes", (double)r->memory.host},
         {"host_parameters", (double)r->memory.host_elements},
         {"update_interval", r->interval},
-        {"loss_before", r->loss_before}, /* the last two: not of a plan */
+        {"created_seconds", r->created}, /* from here on: not of a plan */
+        {"filled_seconds", r->filled},
+        {"first_step_seconds", r->first},
+        {"loss_before", r->loss_before},
         {"loss_after", r->loss_after},
     };
-    const size_t n = sizeof figures / sizeof *figures - (r->planned ? 2 : 0);
+    const size_t n = sizeof figures / sizeof *figures - (r->planned ? 5 : 0);
     for (size_t i = 0; i < n; i++)
         json_object_set_new(line, figures[i].key, json_real(figures[i].value));
     json_t *seconds = json_array();
@@ -436,16 +439,17 @@ static double process_peak(void)
     return kilobytes * 1024;
 }
 
+/* peak: process_peak(), of the rank that has held the most */
 static bool write_json(const struct options *o, const struct train_job *job, const struct table *t,
-                       struct zf_error *err)
+                       double peak, struct zf_error *err)
 {
     json_t *root = json_pack(
         "{s:s, s:s, s:s, s:i, s:i, s:i, s:i, s:f, s:f, s:f, s:f, s:i, s:f, s:f, s:O}", "preset",
         o->preset, "head", o->head, "device", job->device->name, "sequences", job->n_seqs,
         "micro_batches", job->micro_batches, "max_length", job->data.max_length, "warm_up",
         job->warm_up, "dropout", (double)job->config.resid_pdrop, "topk_ratio",
-        o->config.zenflow.topk_ratio, "model_bytes", t->model_size, "process_peak_bytes",
-        process_peak(), "product_side", t->rates.side, "copy_bytes_per_second", t->rates.copy,
+        o->config.zenflow.topk_ratio, "model_bytes", t->model_size, "process_peak_bytes", peak,
+        "product_side", t->rates.side, "copy_bytes_per_second", t->rates.copy,
         "product_flops_per_second", t->rates.product, "methods", t->lines);
     bool ok = json_write(o->json, root, 9, err);
     json_decref(root);
@@ -484,7 +488,8 @@ static bool measure(const struct options *o, struct train_job *job, struct zf_er
     for (int i = 0; ok && i < TRAIN_N_KINDS; i++)
         if (o->compare || i == (int)kind)
             ok = measure_method(o, job, i, &t, err);
-    ok = ok && (!o->json || !first || write_json(o, job, &t, err));
+    const double peak = comm_max(job->comm, process_peak());
+    ok = ok && (!o->json || !first || write_json(o, job, &t, peak, err));
     json_decref(t.lines);
     return ok;
 }

@@ -203,15 +203,18 @@ static bool run_steps(struct trainer *t, struct train_result *r, struct zf_error
     const struct train_job *job = t->job;
     struct device *device = job->device;
     struct step_report report;
+    double begin = clock_seconds();
     for (int step = 0; step < job->warm_up; step++) {
         if (!run_step(t, step, &report, err))
             return false;
+        r->first = step == 0 ? clock_seconds() - begin : r->first;
         live_stage_done(step + 1);
     }
     device->stream_wait(device->compute);
     if (r->planned)
         plan_report_restart(r->planned);
-    double begin = clock_seconds(), last = begin;
+    begin = clock_seconds();
+    double last = begin;
     for (int i = 0; i < job->steps; i++) {
         if (!run_step(t, job->warm_up + i, &report, err))
             return false;
@@ -226,6 +229,7 @@ static bool run_steps(struct trainer *t, struct train_result *r, struct zf_error
         add_report(r, &report, job->steps);
         live_stage_done(job->warm_up + i + 1);
     }
+    r->first = job->warm_up == 0 ? r->seconds[0] : r->first;
     r->median = median_of(r->seconds, job->steps);
     r->mean = (last - begin) / job->steps;
     r->stall /= last - begin;
@@ -243,9 +247,10 @@ static double evaluate(struct trainer *t)
 }
 
 static bool create_trainer(struct trainer *t, const struct train_method *method,
-                           struct zf_error *err)
+                           struct train_result *r, struct zf_error *err)
 {
     const struct train_job *job = t->job;
+    const double begin = clock_seconds();
     struct engine_config engine = method->engine;
     engine.trace = job->trace;
     engine.values_follow = true;
@@ -260,8 +265,11 @@ static bool create_trainer(struct trainer *t, const struct train_method *method,
     if (!t->engine)
         return false;
     step_connect(t->model, t->engine);
+    const double created = clock_seconds();
     if (!job->device->plan)
         gpt_init_weights(t->model, SEED);
+    r->created = created - begin;
+    r->filled = clock_seconds() - created;
     return true;
 }
 
@@ -310,7 +318,7 @@ bool train_measure(const struct train_job *asked, const struct train_method *met
     if (job->device->plan)
         result->planned = plan_report_create(job->device);
     live_stage(method->name, job->warm_up + job->steps);
-    bool ok = create_trainer(&t, method, err);
+    bool ok = create_trainer(&t, method, result, err);
     if (ok) {
         result->loss_before = evaluate(&t);
         ok = run_steps(&t, result, err);

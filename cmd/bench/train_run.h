@@ -50,8 +50,10 @@ struct train_result {
                                sides, both ways */
     double gathered;        /* bytes a step of other ranks' parameters */
     double tokens, flops;   /* of a step, the mean */
-    struct plan_report *planned; /* of a device that only counts; else NULL */
-    struct memory_use use;       /* of device memory */
+    double created, filled, first; /* seconds of the start: until model and engine are there; until
+                                      all weights are; and of the first step */
+    struct plan_report *planned;   /* of a device that only counts; else NULL */
+    struct memory_use use;         /* of device memory */
     struct engine_memory memory;
     int interval;                   /* windows' length, at the end */
     double loss_before, loss_after; /* means over the items of a micro-batch that is never trained

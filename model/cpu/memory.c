@@ -4,7 +4,6 @@
 
 #include <stdlib.h>
 #include <string.h>
-#include <sys/mman.h>
 
 #define ALIGNMENT 256 /* of device memory, in bytes */
 
@@ -14,15 +13,11 @@
 
 void *cpu_allocate(size_t bytes)
 {
-    const bool large = bytes >= 2 * HUGE_PAGE;
-    const size_t unit = large ? HUGE_PAGE : ALIGNMENT;
-    const size_t rounded = bytes ? (bytes + unit - 1) / unit * unit : unit;
-    void *memory = aligned_alloc(unit, rounded);
-    if (!memory)
-        return zf_malloc_aligned(bytes); /* it has the sentence for this */
-    if (large)
-        madvise(memory, rounded, MADV_HUGEPAGE);
-    return memory;
+    if (bytes >= 2 * HUGE_PAGE)
+        return zf_malloc_huge(bytes);
+    const size_t rounded = bytes ? (bytes + ALIGNMENT - 1) / ALIGNMENT * ALIGNMENT : ALIGNMENT;
+    void *memory = aligned_alloc(ALIGNMENT, rounded);
+    return memory ? memory : zf_malloc_aligned(bytes); /* it has the sentence for this */
 }
 
 void cpu_copy_bytes(void *dst, const void *src, size_t bytes)

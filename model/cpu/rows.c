@@ -241,36 +241,33 @@ static void round_parameters(float *restrict dst, const float *restrict src, int
         dst[i] = bf16_to_f32(bf16_parameter(src[i]));
 }
 
-struct filling {
-    enum dtype dtype;
-    bool from_home;
-};
-
 static void show(const struct matrix_rows *m, int first, int last, const void *argument)
 {
-    const struct filling *f = argument;
+    const enum dtype dtype = *(const enum dtype *)argument;
     for (int i = first; i < last; i++) {
-        const size_t at = (size_t)i * m->cols;
-        float *value = (float *)m->values + at;
-        if (channel_has_state(m->place[i]) && !m->visiting) {
-            const float *master = m->master + (size_t)m->slot[i] * m->cols;
-            if (f->dtype == DTYPE_BF16)
-                round_parameters(value, master, m->cols);
-            else
-                memcpy(value, master, sizeof(float) * m->cols);
-        } else if (f->from_home) {
-            receive_row(value, (const char *)m->home + at * dtype_size(f->dtype), f->dtype,
-                        m->cols);
-        }
+        if (!channel_has_state(m->place[i]) || m->visiting)
+            continue;
+        float *value = (float *)m->values + (size_t)i * m->cols;
+        const float *master = m->master + (size_t)m->slot[i] * m->cols;
+        if (dtype == DTYPE_BF16)
+            round_parameters(value, master, m->cols);
+        else
+            memcpy(value, master, sizeof(float) * m->cols);
     }
 }
 
-void cpu_show_rows(struct stream *s, const struct matrix_batch *batch, enum dtype dtype,
-                   bool from_home)
+void cpu_show_rows(struct stream *s, const struct matrix_batch *batch, enum dtype dtype)
 {
     (void)s;
-    const struct filling f = {dtype, from_home};
-    cpu_for_rows(batch, show, &f);
+    cpu_for_rows(batch, show, &dtype);
+}
+
+void cpu_widen(struct stream *s, float *values, const uint16_t *parameters, size_t n)
+{
+    (void)s;
+#pragma omp parallel for simd schedule(static) if (n > PARALLEL_ELEMENTS)
+    for (size_t i = 0; i < n; i++)
+        values[i] = bf16_to_f32(parameters[i]);
 }
 
 void cpu_copy_rows(struct stream *s, void *dst, const int *dst_row, const void *src,

@@ -307,15 +307,18 @@ __global__ static void __launch_bounds__(BLOCK) show_kernel(matrix_batch batch)
     }
 }
 
-/* Parameters are bf16 here and on the host: what comes from there is copied. */
-void cuda_show_rows(struct stream *s, const struct matrix_batch *batch, enum dtype dtype,
-                    bool from_home)
+void cuda_show_rows(struct stream *s, const struct matrix_batch *batch, enum dtype dtype)
 {
-    assert(dtype == DTYPE_BF16 && !from_home);
-    (void)dtype, (void)from_home;
+    assert(dtype == DTYPE_BF16);
+    (void)dtype;
     if (batch->n_pieces > 0)
         LAUNCH(show_kernel, blocks_for(batch->n_pieces, 8 * cuda_multiprocessors()), BLOCK, 0, s,
                *batch);
+}
+
+void cuda_widen(struct stream *s, float *values, const uint16_t *parameters, size_t n)
+{
+    cuda_to_f32(s, values, parameters, n); /* the device's own type */
 }
 
 /* Limit: memory, or the link. Reads and writes each byte once. W halves of a word are a pack,

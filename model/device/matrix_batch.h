@@ -28,9 +28,8 @@ struct matrix_rows {
     void *deferred;             /* (n_rows, cols) taken rows of deferred channels, fp32 or bf16 */
     float *waiting;             /* (slots, cols) taken rows of channels that have slots */
     float *window;              /* (n_rows, cols) gathered gradients */
-    const void *home;           /* (n_rows, cols) parameters as the host keeps them; memory of
+    void *staged;               /* (n_rows, cols) gradients leave into it; memory of
                                    allocate_host */
-    void *staged;               /* (n_rows, cols) gradients leave into it; the same */
     float *master, *m, *v;      /* (slots, cols) state of AdamW, a row for each slot, or if
                                    `visiting` where each update says; master NULL: `values` is the
                                    fp32 master */

@@ -11,7 +11,8 @@ struct op_cost cost_embedding_forward(int element, double n, double distinct, do
 struct op_cost cost_embedding_backward(int element, double n, double distinct, double positions,
                                        double C)
 {
-    return (struct op_cost){.bytes = element * n * C + 2 * 4 * C * (distinct + positions)};
+    return (struct op_cost){.bytes = element * n * C + 2 * 4 * C * (distinct + positions),
+                            .more_kernels = 2};
 }
 
 /* Reads x and branch, writes x and y, mean and rstd. */
@@ -23,7 +24,7 @@ struct op_cost cost_layernorm_forward(int element, double n, double C, bool bran
 /* Reads dy, x, dx, mean and rstd, writes dx and dbranch. */
 struct op_cost cost_layernorm_backward(int element, double n, double C, bool branch)
 {
-    return (struct op_cost){.bytes = (branch ? 5 : 4) * element * n * C + 8 * n};
+    return (struct op_cost){.bytes = (branch ? 5 : 4) * element * n * C + 8 * n, .more_kernels = 1};
 }
 
 /* The same without mean. */
@@ -34,7 +35,7 @@ struct op_cost cost_rmsnorm_forward(int element, double n, double C, bool branch
 
 struct op_cost cost_rmsnorm_backward(int element, double n, double C, bool branch)
 {
-    return (struct op_cost){.bytes = (branch ? 5 : 4) * element * n * C + 4 * n};
+    return (struct op_cost){.bytes = (branch ? 5 : 4) * element * n * C + 4 * n, .more_kernels = 1};
 }
 
 /* a: (m, k) and b: (k, n) read, c: (m, n) written, also read where it is added to; with it the
@@ -53,7 +54,7 @@ struct op_cost cost_matmul(int element, const struct matmul *p)
 /* Reads dy: (n, C). */
 struct op_cost cost_bias_backward(int element, double n, double C)
 {
-    return (struct op_cost){.bytes = element * n * C};
+    return (struct op_cost){.bytes = element * n * C, .more_kernels = 1};
 }
 
 /* Reads q and k, writes them, and with norms what they were, or reads that. */
@@ -88,6 +89,7 @@ struct op_cost cost_attention_backward(int element, double n, double pairs, cons
     return (struct op_cost){
         .bytes = element * n * (2.0 * heads_row(h) + 2 * C) + 4.0 * n * h->n_head,
         .flops = 10 * pairs * C,
+        .more_kernels = 1,
     };
 }
 
@@ -112,7 +114,7 @@ struct op_cost cost_gather_last(int element, double n_seqs, double C)
 /* Writes dx, reads a row of each sequence. */
 struct op_cost cost_scatter_last(int element, double n, double n_seqs, double C)
 {
-    return (struct op_cost){.bytes = element * C * (n + n_seqs)};
+    return (struct op_cost){.bytes = element * C * (n + n_seqs), .more_kernels = 1};
 }
 
 /* Reads fp32 logits, writes their gradient. */
@@ -147,7 +149,7 @@ struct op_cost cost_take_rows(int to, double elements, double rows)
 /* Reads a sum and a place a row. */
 struct op_cost cost_summarise_norms(double rows)
 {
-    return (struct op_cost){.bytes = 5 * rows};
+    return (struct op_cost){.bytes = 5 * rows, .more_kernels = 1};
 }
 
 /* Reads a sum, writes a choice a row. */

@@ -8,9 +8,10 @@
 #include "model/device/ops.h"
 
 struct op_cost {
-    double bytes; /* within device memory */
-    double link;  /* between device and host */
-    double flops; /* of matrix products alone */
+    double bytes;     /* within device memory */
+    double link;      /* between device and host */
+    double flops;     /* of matrix products alone */
+    int more_kernels; /* kernels that the CUDA device launches for it beyond the first */
 };
 
 /* distinct: different tokens; positions: different positions; forward reads their rows, backward
@@ -48,6 +49,7 @@ struct op_cost cost_convert(int element, double n); /* from_f32, to_f32 */
 struct op_cost cost_take_rows(int to, double elements, double rows);
 struct op_cost cost_summarise_norms(double rows);
 struct op_cost cost_select_rows(double rows);
+/* element: 0 where the parameter is the master itself */
 struct op_cost cost_adamw(int element, double elements);
 /* from: bytes of an element that is read;  fresh: of the elements, those whose windows begin and
  * are not read */

@@ -183,10 +183,10 @@ typedef void op_send_rows(struct stream *s, const struct matrix_batch *batch, en
 typedef void op_receive_rows(struct stream *s, const struct matrix_batch *batch, enum dtype dtype,
                              const struct packed_rows *from);
 /* Fills slots, of matrices that stream: values = master of channels whose state is on the device,
- * rounded to bf16 if `dtype` is BF16; and if `from_home`, of all others values = home. dtype:
- * home's; from_home: only where that is not the device's, else home is copied. */
-typedef void op_show_rows(struct stream *s, const struct matrix_batch *batch, enum dtype dtype,
-                          bool from_home);
+ * rounded to bf16 if `dtype` is BF16. */
+typedef void op_show_rows(struct stream *s, const struct matrix_batch *batch, enum dtype dtype);
+/* values[i] = parameters[i] for i < n, bf16 in memory of allocate_host. */
+typedef void op_widen(struct stream *s, float *values, const uint16_t *parameters, size_t n);
 /* dst[dst_row[i]] = src[src_row[i]] for i < n: rows of row_bytes bytes each, a multiple of 2.
  * dst_row, src_row: (n) in device memory, NULL: i itself. dst, src: device memory, or memory of
  * allocate_host. The rows of dst differ. */
@@ -218,6 +218,7 @@ typedef void op_share_rows(struct stream *s, const struct matrix_batch *batch,
     X(send_rows)                                                                                   \
     X(receive_rows)                                                                                \
     X(show_rows)                                                                                   \
+    X(widen)                                                                                       \
     X(copy_rows)                                                                                   \
     X(carry_rows)                                                                                  \
     X(change_places)                                                                               \

@@ -252,11 +252,13 @@ static void adamw_rows(struct stream *s, const struct matrix_batch *batch,
                        struct channel_update *updates, int n, enum row_source source,
                        const struct adamw *rule, const float *gradient_scale, bool bf16)
 {
-    double elements = 0;
+    struct op_cost cost = {0};
     (void)source, (void)rule, (void)gradient_scale, (void)bf16;
-    for (int i = 0; i < n; i++)
-        elements += batch->matrices[updates[i].matrix].cols;
-    plan_operate(s, "AdamW, important rows", OPTIMIZER, cost_adamw(element(s), elements), false);
+    for (int i = 0; i < n; i++) {
+        const struct matrix_rows *m = &batch->matrices[updates[i].matrix];
+        cost.bytes += cost_adamw(m->master ? element(s) : 0, m->cols).bytes;
+    }
+    plan_operate(s, "AdamW, important rows", OPTIMIZER, cost, false);
 }
 
 /* Rows [row, end) that are in a set. */
@@ -371,11 +373,10 @@ static void receive_rows(struct stream *s, const struct matrix_batch *batch, enu
              cost_pack_rows(size, element(s), elements), false);
 }
 
-static void show_rows(struct stream *s, const struct matrix_batch *batch, enum dtype dtype,
-                      bool from_home)
+static void show_rows(struct stream *s, const struct matrix_batch *batch, enum dtype dtype)
 {
     double elements = 0;
-    (void)dtype, (void)from_home; /* an engine copies what it shows where types are the same */
+    (void)dtype;
     for (int i = 0; i < batch->n; i++) {
         const struct matrix_rows *m = &batch->matrices[i];
         if (m->visiting)
@@ -384,6 +385,14 @@ static void show_rows(struct stream *s, const struct matrix_batch *batch, enum d
             elements += channel_has_state(m->place[row]) ? m->cols : 0;
     }
     plan_operate(s, "show rows", OTHER, cost_convert(element(s), elements), false);
+}
+
+static void widen(struct stream *s, float *values, const uint16_t *parameters, size_t n)
+{
+    struct op_cost cost = cost_convert(sizeof *parameters, (double)n);
+    (void)values;
+    cost.link = (double)(n * sizeof *parameters);
+    plan_transfer(s, "widen", cost, false, true);
 }
 
 static void copy_rows(struct stream *s, void *dst, const int *dst_row, const void *src,

@@ -2,7 +2,6 @@
 #include "offload/engine/internal.h"
 
 #include "data/alloc.h"
-#include "data/bf16.h"
 
 #include <assert.h>
 #include <stdlib.h>
@@ -60,8 +59,7 @@ static void round_parameters(struct engine *e, float *values, size_t n)
     if (!e->config.bf16 || e->dtype != DTYPE_F32 || e->device->plan)
         return;
     assert(e->device->unified);
-    for (size_t i = 0; i < n; i++)
-        values[i] = bf16_to_f32(bf16_parameter(values[i]));
+    parameters_round(e, values, values, n);
 }
 
 /* Elements [first, end) of the table's that are a matrix's own, from its element `from` on. */
@@ -78,7 +76,7 @@ static struct overlap overlap(size_t begin, size_t n, size_t offset, size_t coun
 
 void engine_take_values(struct engine *e, size_t offset, const float *values, size_t n)
 {
-    if (!e->config.evaluates)
+    if (!e->config.evaluates && !e->host.start) /* before the first step nothing is on its way */
         windows_wait(e);
     for (int i = 0; i < e->n_matrices; i++) {
         struct matrix *m = &e->matrices[i];
@@ -87,6 +85,7 @@ void engine_take_values(struct engine *e, size_t offset, const float *values, si
         const struct overlap own = overlap(owned, owned_elements(m), offset, n);
         const struct overlap all = overlap(p->offset, p->n_elements, offset, n);
         if (own.first < own.end) {
+            host_await_start_of(e, p->layer);
             if (!e->config.evaluates)
                 state_take_masters(e, m, own.from, own.end - own.first,
                                    values + (own.first - offset));

@@ -184,8 +184,11 @@ static void place_parameters(struct engine *e)
         struct matrix *m = &e->matrices[i];
         if (!m->selectable)
             continue;
-        m->host.parameters = (char *)e->host.pinned + at;
-        at += owned_elements(m) * dtype_size(e->dtype);
+        m->host = (struct host_adam_matrix){.rows = (size_t)m->n_owned,
+                                            .cols = (size_t)m->cols,
+                                            .dtype = exchange_dtype(e),
+                                            .parameters = (char *)e->host.pinned + at};
+        at += owned_elements(m) * dtype_size(exchange_dtype(e));
     }
 }
 
@@ -206,6 +209,7 @@ void host_release(struct engine *e)
 {
     struct host *h = &e->host;
     worker_pool_destroy(h->workers);
+    free(h->start);
     if (h->state && e->device->plan)
         e->device->release_host(h->state);
     else
@@ -222,34 +226,46 @@ void host_release(struct engine *e)
 
 /* ---- workers ---- */
 
-/* The masters of elements [first, first + n) are the parameters as they were loaded, where the host
- * can look into the device; else zero, until they come. */
-static void initialise_masters(const struct engine *e, const struct matrix *m, size_t first,
-                               size_t n)
+/* A page of new memory is zero, and lies near the thread that first writes to it. */
+static void touch(void *memory, size_t bytes)
 {
-    if (e->device->unified && !e->config.values_follow) {
-        host_adam_write_masters(&m->host, first, n, (const float *)m->values + first);
-        return;
-    }
-    const struct host_adam_state s = host_adam_state(&m->host, first);
-    memset(s.parameters, 0, n * dtype_size(m->host.dtype));
-    if (s.remainders)
-        memset(s.remainders, 0, n * sizeof *s.remainders);
+    const size_t page = 4096; /* where pages are larger, one is touched more than once */
+    for (size_t at = 0; at < bytes; at += page)
+        ((volatile char *)memory)[at] = 0;
 }
 
-/* Each page is first touched by the worker that will update it. */
+/* A run of zeros. */
+static void clear(const struct engine *e, const struct matrix *m, const struct host_adam_state *s)
+{
+    const size_t bytes = s->n * dtype_size(m->host.dtype);
+    if (e->host.pinned)
+        memset(s->parameters, 0, bytes); /* the allocator's, so not always new */
+    else
+        touch(s->parameters, bytes);
+    if (s->remainders)
+        touch(s->remainders, s->n * sizeof *s->remainders);
+    touch(s->m, s->n * sizeof *s->m);
+    touch(s->v, s->n * sizeof *s->v);
+}
+
+/* Each page is first touched by the worker that will update it. Masters are the parameters as they
+ * were loaded, where the host can look into the device; else zero, until they come. */
 static void initialise_chunk(void *argument, int chunk)
 {
     const struct layer_work *work = argument;
     const struct engine *e = work->engine;
     const struct host_adam_chunk *c = &host_chunks(e, work->layer)[chunk];
     const struct matrix *m = &e->matrices[c->matrix->part.index];
-    const size_t at = (size_t)c->first * (size_t)m->cols;
-    const size_t n = (size_t)(c->last - c->first) * (size_t)m->cols;
-    initialise_masters(e, m, at, n);
-    const struct host_adam_state s = host_adam_state(&m->host, at);
-    memset(s.m, 0, sizeof(float) * n);
-    memset(s.v, 0, sizeof(float) * n);
+    const size_t first = (size_t)c->first * (size_t)m->cols;
+    const size_t last = (size_t)c->last * (size_t)m->cols;
+    for (size_t at = first; at < last;) {
+        const struct host_adam_state s = host_adam_state(&m->host, at, last - at);
+        clear(e, m, &s);
+        at += s.n;
+    }
+    if (e->device->unified && !e->config.values_follow)
+        host_adam_write_masters(&m->host, first, last - first, NULL,
+                                (const float *)m->values + first);
 }
 
 /* A device's parameters become the host's, through so many bytes of pinned memory at a time. */
@@ -259,12 +275,13 @@ static void download_parameters(struct engine *e)
     char *pinned = d->allocate_host(DOWNLOAD_BYTES);
     for (int i = 0; i < e->n_matrices; i++) {
         const struct matrix *m = &e->matrices[i];
-        const size_t bytes = m->selectable ? owned_elements(m) * dtype_size(m->host.dtype) : 0;
-        for (size_t at = 0, n; at < bytes; at += n) {
-            n = bytes - at < DOWNLOAD_BYTES ? bytes - at : DOWNLOAD_BYTES;
-            d->copy(d->compute, pinned, (const char *)m->values + at, n);
+        const size_t size = dtype_size(m->host.dtype), most = DOWNLOAD_BYTES / size;
+        const size_t all = m->selectable ? owned_elements(m) : 0;
+        for (size_t at = 0, n; at < all; at += n) {
+            n = all - at < most ? all - at : most;
+            d->copy(d->compute, pinned, (const char *)m->values + at * size, n * size);
             d->stream_wait(d->compute);
-            memcpy((char *)host_adam_state(&m->host, 0).parameters + at, pinned, n);
+            host_adam_write_parameters(&m->host, at, n, pinned);
         }
     }
     d->release_host(pinned);
@@ -302,17 +319,39 @@ void host_start(struct engine *e)
     e->host.workers = worker_pool_create(&w);
     if (e->device->plan)
         return;
+    e->host.start = zf_calloc((size_t)e->table->n_layers, sizeof *e->host.start);
     for (int layer = 0; layer < e->table->n_layers; layer++) {
-        struct layer_work work = {.engine = e, .layer = layer};
-        const struct worker_job job = {.run = initialise_chunk,
-                                       .argument = &work,
-                                       .n_chunks = count_chunks(e, layer),
-                                       .begin = (unsigned)layer};
-        if (job.n_chunks > 0)
-            worker_pool_wait(e->host.workers, worker_pool_submit(e->host.workers, &job));
+        struct layer_work *work = &e->host.start[layer];
+        *work = (struct layer_work){.engine = e, .layer = layer};
+        work->job = (struct worker_job){.run = initialise_chunk,
+                                        .argument = work,
+                                        .n_chunks = count_chunks(e, layer),
+                                        .begin = (unsigned)layer};
+        if (work->job.n_chunks > 0)
+            work->ticket = worker_pool_submit(e->host.workers, &work->job);
     }
-    if (!e->device->unified && !c->values_follow)
+    if (c->values_follow) /* until a layer's come its pages have time */
+        return;
+    host_await_start(e);
+    if (!e->device->unified)
         download_parameters(e);
+}
+
+void host_await_start_of(struct engine *e, int layer)
+{
+    if (e->host.start && e->host.start[layer].ticket > 0)
+        worker_pool_wait(e->host.workers, e->host.start[layer].ticket);
+}
+
+void host_await_start(struct engine *e)
+{
+    if (!e->host.start)
+        return;
+    for (int layer = 0; layer < e->table->n_layers; layer++)
+        host_await_start_of(e, layer);
+    free(e->host.start);
+    e->host.start = NULL;
+    e->host.seconds_before = worker_pool_busy_seconds(e->host.workers); /* no step's */
 }
 
 void host_work_create(struct engine *e, struct host_work *work)
@@ -339,8 +378,8 @@ static void hand_over(void *argument)
     work->ticket = worker_pool_submit(work->engine->host.workers, &work->job);
 }
 
-void host_submit(struct engine *e, struct host_work *work, int layer, void (*run)(void *, int),
-                 size_t (*bytes)(void *, int), void *argument)
+void host_submit(struct engine *e, struct host_work *work, int layer, struct stream *behind,
+                 void (*run)(void *, int), size_t (*bytes)(void *, int), void *argument)
 {
     struct device *d = e->device;
     struct layer_work *part = &work->layers[layer];
@@ -349,8 +388,12 @@ void host_submit(struct engine *e, struct host_work *work, int layer, void (*run
     work->step = trace_step(e->config.trace);
     if (part->job.n_chunks == 0)
         return;
-    d->stream_call(e->streams.down, hand_over, part);
-    d->event_record(part->handed_over, e->streams.down);
+    if (!behind) {
+        hand_over(part);
+        return;
+    }
+    d->stream_call(behind, hand_over, part);
+    d->event_record(part->handed_over, behind);
 }
 
 /* Whether a layer's job is done, or there is none. */

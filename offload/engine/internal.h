@@ -32,6 +32,9 @@
 #include "offload/host/workers.h"
 #include "offload/trace.h"
 
+/* What one thread does at a time of values that come at the start, in elements. */
+#define ENGINE_PIECE ((size_t)1 << 15)
+
 /* fp32 state in device memory. */
 struct state_arrays {
     float *master; /* NULL where the parameter itself is the fp32 master */
@@ -109,7 +112,7 @@ struct layer_work {
     int layer;
     struct worker_job job;
     struct host_adam_job update; /* where that is what is to be done */
-    struct event *handed_over;   /* the stream has got there: ticket holds */
+    struct event *handed_over;   /* the stream, if there is one, has got there: ticket holds */
     uint64_t ticket;
 };
 
@@ -327,10 +330,12 @@ struct host {
     void *staged; /* gradients that the host gathers */
     void *pinned; /* parameters, where layers come from the host; else they are in `state` */
     size_t state_bytes;
-    uint32_t *updates;     /* (channels owned) AdamW updates that each has had */
-    float *norms;          /* (2, channels owned) of open windows, and of those that close */
-    size_t elements;       /* parameters whose state may live on the host */
-    double seconds_before; /* that workers had worked before this step */
+    uint32_t *updates;        /* (channels owned) AdamW updates that each has had */
+    float *norms;             /* (2, channels owned) of open windows, and of those that close */
+    size_t elements;          /* parameters whose state may live on the host */
+    double seconds_before;    /* that workers had worked before this step */
+    struct layer_work *start; /* (n_layers) jobs that touch what is new; NULL: there were none, or
+                                 they are known to be over */
 };
 
 /* A part of the exchange that one group in flight has. */
@@ -545,17 +550,21 @@ double stall_take(struct engine *e);
 struct engine_host_use host_held(const struct engine *e);
 /* Host state, as far as channels may be deferred. Fails where there is not so much memory. */
 bool host_create(struct engine *e, struct zf_error *err);
-/* Starts the workers, who make masters of the parameters; once the table of matrices is there. */
+/* Starts the workers, who touch the state's pages, and make masters of parameters that are there
+ * already; once the table of matrices is there. They may not be done when it returns. */
 void host_start(struct engine *e);
+/* The main thread waits until they are, with one layer or all: before anything uses the state. */
+void host_await_start_of(struct engine *e, int layer);
+void host_await_start(struct engine *e);
 void host_release(struct engine *e);
 void host_work_create(struct engine *e, struct host_work *work);
 void host_work_release(struct engine *e, struct host_work *work);
 /* The chunks of a layer, which its jobs have. */
 const struct host_adam_chunk *host_chunks(const struct engine *e, int layer);
-/* The workers get a layer's job, when stream `down` has got to here. bytes: as in
+/* The workers get a layer's job, when stream `behind` has got to here; NULL: at once. bytes: as in
  * struct worker_job. */
-void host_submit(struct engine *e, struct host_work *work, int layer, void (*run)(void *, int),
-                 size_t (*bytes)(void *, int), void *argument);
+void host_submit(struct engine *e, struct host_work *work, int layer, struct stream *behind,
+                 void (*run)(void *, int), size_t (*bytes)(void *, int), void *argument);
 /* The main thread waits for the workers, for one layer or all. */
 void host_wait_layer(struct engine *e, const struct host_work *work, int layer);
 void host_wait(struct engine *e, const struct host_work *work);
@@ -812,6 +821,9 @@ void windows_restore_exchange(struct engine *e);
 void parameters_place(struct engine *e);
 void parameters_create(struct engine *e);
 void parameters_release(struct engine *e);
+/* n values as parameters are rounded, in the device's type, by all threads. to: may be `values`,
+ * where that is fp32 */
+void parameters_round(const struct engine *e, void *to, const float *values, size_t n);
 /* Owned parameters where they live, if that is neither a slot nor the host's state: elements
  * [first, first + n) of a matrix's are these, rounded as parameters are. values: host memory */
 void parameters_take(struct engine *e, const struct matrix *m, size_t first, size_t n,

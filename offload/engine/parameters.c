@@ -11,8 +11,10 @@
 
 #include "data/alloc.h"
 #include "data/bf16.h"
+#include "data/simd.h"
 
 #include <stdlib.h>
+#include <string.h>
 
 static int slot_of(const struct engine *e, int layer)
 {
@@ -45,27 +47,48 @@ void parameters_place(struct engine *e)
     }
 }
 
-/* To the device's type, and as parameters are rounded. */
-static void round_values(const struct engine *e, void *to, const float *values, size_t n)
+ZF_SIMD
+static void round_to_bf16(uint16_t *restrict to, const float *restrict values, size_t n)
 {
     for (size_t i = 0; i < n; i++)
+        to[i] = bf16_parameter(values[i]);
+}
+
+ZF_SIMD
+static void round_in_f32(float *to, const float *values, size_t n)
+{
+#pragma omp simd /* `to` may be `values` */
+    for (size_t i = 0; i < n; i++)
+        to[i] = bf16_to_f32(bf16_parameter(values[i]));
+}
+
+void parameters_round(const struct engine *e, void *to, const float *values, size_t n)
+{
+#pragma omp parallel for schedule(static) if (n > ENGINE_PIECE)
+    for (size_t at = 0; at < n; at += ENGINE_PIECE) {
+        const size_t piece = n - at < ENGINE_PIECE ? n - at : ENGINE_PIECE;
         if (e->dtype == DTYPE_BF16)
-            ((uint16_t *)to)[i] = bf16_parameter(values[i]);
+            round_to_bf16((uint16_t *)to + at, values + at, piece);
+        else if (e->config.bf16)
+            round_in_f32((float *)to + at, values + at, piece);
         else
-            ((float *)to)[i] = e->config.bf16 ? bf16_to_f32(bf16_parameter(values[i])) : values[i];
+            memmove((float *)to + at, values + at, piece * sizeof *values);
+    }
 }
 
 void parameters_take(struct engine *e, const struct matrix *m, size_t first, size_t n,
                      const float *values)
 {
     const size_t size = dtype_size(e->dtype);
-    if (e->config.evaluates && m->streams)
-        round_values(e, (char *)m->host.parameters + first * size, values, n);
-    if (!has_home(e, m))
+    const bool on_host = e->config.evaluates && m->streams;
+    if (!on_host && !has_home(e, m))
         return;
     void *rounded = zf_malloc(n * size);
-    round_values(e, rounded, values, n);
-    e->device->copy(e->device->compute, (char *)m->values + first * size, rounded, n * size);
+    parameters_round(e, rounded, values, n);
+    if (on_host)
+        host_adam_write_parameters(&m->host, first, n, rounded);
+    else
+        e->device->copy(e->device->compute, (char *)m->values + first * size, rounded, n * size);
     free(rounded);
 }
 
@@ -132,26 +155,37 @@ void parameters_forget(struct engine *e)
     e->device->event_record(p->changed, e->device->compute);
 }
 
-/* The host's array as it lies; where the device's type is another, show_rows reads it instead. */
-static bool copies_rows(const struct engine *e)
+/* The host's runs, as they lie where the device's type is theirs. */
+static void copy_matrix(struct engine *e, const struct matrix *m)
 {
-    return e->dtype == exchange_dtype(e);
+    struct device *d = e->device;
+    const size_t n = owned_elements(m), size = dtype_size(e->dtype);
+    for (size_t at = 0; at < n;) {
+        const struct host_adam_state s = host_adam_state(&m->host, at, n - at);
+        char *to = (char *)m->values + at * size;
+        if (e->dtype == exchange_dtype(e))
+            d->copy(e->streams.up, to, s.parameters, s.n * size);
+        else
+            d->row_ops->widen(e->streams.up, (float *)to, s.parameters, s.n);
+        at += s.n;
+    }
 }
 
 static size_t copy_layer(struct engine *e, int layer)
 {
-    size_t bytes = 0;
+    size_t elements = 0;
     for (int i = e->batches.first_of_layer[layer]; i < e->batches.first_of_layer[layer + 1]; i++) {
         const struct matrix *m = &e->matrices[i];
-        const size_t here = m->selectable ? owned_elements(m) * dtype_size(exchange_dtype(e)) : 0;
-        if (here > 0 && copies_rows(e))
-            e->device->copy(e->streams.up, m->values, m->host.parameters, here);
-        bytes += here;
+        if (!m->selectable)
+            continue;
+        copy_matrix(e, m);
+        elements += owned_elements(m);
     }
-    return bytes;
+    return elements * dtype_size(exchange_dtype(e));
 }
 
-/* This rank's rows come up from the host, into the slot. */
+/* This rank's rows come up from the host, into the slot; then, once the device has updated them,
+ * those whose state it has. */
 static void come_up(struct engine *e, int layer)
 {
     struct parameters *p = &e->parameters;
@@ -159,15 +193,14 @@ static void come_up(struct engine *e, int layer)
         carry_land(e); /* of channels that left */
         windows_wait_commits(e, layer);
     }
-    e->device->event_order(e->streams.up, p->changed);
     e->device->event_order(e->streams.up, p->left[slot_of(e, layer)]);
     if (e->config.params_come_late) /* the host is ahead of the device */
         streams_follow(e, e->streams.up, e->device->compute);
     trace_begin(e->config.trace, TRACE_LINK_UP, "layer");
     const size_t bytes = copy_layer(e, layer);
+    e->device->event_order(e->streams.up, p->changed);
     if (!e->config.evaluates)
-        e->device->row_ops->show_rows(e->streams.up, &e->batches.layers[layer], exchange_dtype(e),
-                                      !copies_rows(e));
+        e->device->row_ops->show_rows(e->streams.up, &e->batches.layers[layer], exchange_dtype(e));
     trace_end(e->config.trace, TRACE_LINK_UP, bytes);
     p->bytes_up += bytes;
     streams_bring(e, layer, e->streams.up);

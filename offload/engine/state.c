@@ -213,38 +213,33 @@ void state_take_masters(struct engine *e, struct matrix *m, size_t first, size_t
                         const float *values)
 {
     struct device *d = e->device;
-    if (m->selectable)
-        host_adam_write_masters(&m->host, first, n, values);
-    else if (m->slots->state.master) /* slots are the rows, in their order */
-        d->copy(d->compute, m->slots->state.master + first, values, sizeof(float) * n);
+    if (!m->selectable) {
+        if (m->slots->state.master) /* slots are the rows, in their order */
+            d->copy(d->compute, m->slots->state.master + first, values, sizeof(float) * n);
+        return;
+    }
+#pragma omp parallel for schedule(static) if (n > ENGINE_PIECE)
+    for (size_t at = 0; at < n; at += ENGINE_PIECE)
+        host_adam_write_masters(&m->host, first + at, n - at < ENGINE_PIECE ? n - at : ENGINE_PIECE,
+                                NULL, values + at);
 }
 
 /* ---- rows of it ---- */
 
 /* The arrays that move. */
-enum state_part { STATE_MASTER, STATE_M, STATE_V, STATE_WINDOW };
+enum state_part { STATE_MASTER, STATE_M, STATE_V };
 
-/* Elements [first, first + n) of a part of the host's state. */
-static void read_host(const struct host_adam_matrix *h, enum state_part part, size_t first,
-                      size_t n, float *values)
+/* Elements [first, first + n) of the host's moments, m or v. */
+static void copy_moments(const struct host_adam_matrix *h, enum state_part part, size_t first,
+                         size_t n, float *values, bool to_host)
 {
-    const struct host_adam_state s = host_adam_state(h, first);
-    if (part == STATE_MASTER)
-        host_adam_read_masters(h, first, n, values);
-    else if (part == STATE_WINDOW)
-        memcpy(values, h->window + first, sizeof(float) * n);
-    else
-        memcpy(values, part == STATE_M ? s.m : s.v, sizeof(float) * n);
-}
-
-static void write_host(const struct host_adam_matrix *h, enum state_part part, size_t first,
-                       size_t n, const float *values)
-{
-    const struct host_adam_state s = host_adam_state(h, first);
-    if (part == STATE_MASTER)
-        host_adam_write_masters(h, first, n, values);
-    else
-        memcpy(part == STATE_M ? s.m : s.v, values, sizeof(float) * n);
+    for (size_t at = 0; at < n;) {
+        const struct host_adam_state s = host_adam_state(h, first + at, n - at);
+        float *moments = part == STATE_M ? s.m : s.v;
+        memcpy(to_host ? moments : values + at, to_host ? values + at : moments,
+               sizeof(float) * s.n);
+        at += s.n;
+    }
 }
 
 /* Whether a channel's update is under way and not visible yet. */
@@ -255,27 +250,24 @@ static bool is_in_flight(const struct engine *e, const struct matrix *m, int row
            e->windows.groups[row_groups_group(&groups, row)].in_flight;
 }
 
-/* Of a layer whose parameters stream, the master of a channel whose update is under way and not
- * visible yet: the newer half lies in the exchange. */
-static struct host_adam_matrix newer_row(const struct engine *e, const struct matrix *m, int row)
+/* Of a layer whose parameters stream, those of a channel whose update is under way and not visible
+ * yet; or NULL. */
+static void *newer_parameters(const struct engine *e, const struct matrix *m, int row)
 {
-    struct host_adam_matrix newer = m->host;
-    newer.parameters = exchange_row(e, m, row);
-    newer.remainders = host_adam_state(&m->host, (size_t)row * newer.cols).remainders;
-    return newer;
+    return m->streams && is_in_flight(e, m, row) ? exchange_row(e, m, row) : NULL;
 }
 
 /* A row of a part of the host's state, as its newest update has it. */
 static void copy_row(const struct engine *e, const struct matrix *m, enum state_part part, int row,
                      float *values, bool to_host)
 {
-    const size_t cols = (size_t)m->cols;
-    const bool newer = part == STATE_MASTER && m->streams && is_in_flight(e, m, row);
-    const struct host_adam_matrix h = newer ? newer_row(e, m, row) : m->host;
-    if (to_host)
-        write_host(&h, part, newer ? 0 : (size_t)row * cols, cols, values);
+    const size_t cols = (size_t)m->cols, first = (size_t)row * cols;
+    if (part != STATE_MASTER)
+        copy_moments(&m->host, part, first, cols, values, to_host);
+    else if (to_host)
+        host_adam_write_masters(&m->host, first, cols, newer_parameters(e, m, row), values);
     else
-        read_host(&h, part, newer ? 0 : (size_t)row * cols, cols, values);
+        host_adam_read_masters(&m->host, first, cols, newer_parameters(e, m, row), values);
 }
 
 void state_read_row(const struct engine *e, const struct matrix *m, int row, float *packed,
@@ -295,9 +287,9 @@ void state_write_row(const struct engine *e, const struct matrix *m, int row, fl
 void state_commit_row(const struct engine *e, const struct matrix *m, int row)
 {
     const size_t cols = (size_t)m->cols;
-    if (m->streams && is_in_flight(e, m, row))
-        memcpy(host_adam_state(&m->host, (size_t)row * cols).parameters, exchange_row(e, m, row),
-               cols * dtype_size(m->host.dtype));
+    const void *newer = newer_parameters(e, m, row);
+    if (newer)
+        host_adam_write_parameters(&m->host, (size_t)row * cols, cols, newer);
 }
 
 /* Room for as many of n rows as there is; if there is none, what is there has to go first. */
@@ -351,8 +343,8 @@ void state_upload_windows(struct engine *e, const struct matrix *m, const int *r
             plan_host_copies(d->plan, (size_t)count * bytes);
         else
             for (int i = 0; i < count; i++)
-                read_host(&m->host, STATE_WINDOW, (size_t)rows[first + i] * cols, cols,
-                          staged + (size_t)i * cols);
+                memcpy(staged + (size_t)i * cols, m->window + (size_t)rows[first + i] * cols,
+                       bytes);
         d->copy(e->streams.carrying, e->moves.staging.rows, slots + first,
                 sizeof(int) * (size_t)count);
         d->row_ops->copy_rows(e->streams.carrying, m->slots->waiting, e->moves.staging.rows, staged,
@@ -414,54 +406,24 @@ static void copy_device(struct engine *e, struct matrix *m, int part, float *val
     free(rows);
 }
 
-static void exchange_in_flight(const struct engine *e, const struct matrix *m, float *values,
-                               bool write)
+/* What the host has of it. Written, what is in flight keeps its visible parameters. */
+static void copy_host(const struct engine *e, const struct matrix *m, int part, float *values,
+                      bool write)
 {
-    const size_t cols = (size_t)m->cols;
-    if (!m->streams)
+    if (!m->selectable)
         return;
-    for (int row = 0; row < m->n_owned; row++) {
-        if (!is_in_flight(e, m, row))
-            continue;
-        const struct host_adam_matrix newer = newer_row(e, m, row);
-        if (write)
-            host_adam_write_masters(&newer, 0, cols, values + (size_t)row * cols);
-        else
-            host_adam_read_masters(&newer, 0, cols, values + (size_t)row * cols);
-    }
+    for (int row = 0; row < m->n_owned; row++)
+        copy_row(e, m, part, row, values + (size_t)row * (size_t)m->cols, write);
 }
 
 void state_read(struct engine *e, struct matrix *m, int part, float *values)
 {
-    if (m->selectable)
-        read_host(&m->host, part, 0, owned_elements(m), values);
-    if (m->selectable && part == STATE_MASTER)
-        exchange_in_flight(e, m, values, false);
+    copy_host(e, m, part, values, false);
     copy_device(e, m, part, values, false);
-}
-
-/* What is in flight keeps its visible parameters. */
-static void write_masters(struct engine *e, const struct matrix *m, float *values)
-{
-    const size_t n = owned_elements(m), size = dtype_size(m->host.dtype);
-    const size_t row_bytes = (size_t)m->cols * size;
-    char *const parameters = host_adam_state(&m->host, 0).parameters;
-    char *visible = zf_malloc(n * size + 1);
-    memcpy(visible, parameters, n * size);
-    write_host(&m->host, STATE_MASTER, 0, n, values);
-    for (int row = 0; row < m->n_owned; row++)
-        if (is_in_flight(e, m, row))
-            memcpy(parameters + (size_t)row * row_bytes, visible + (size_t)row * row_bytes,
-                   row_bytes);
-    free(visible);
-    exchange_in_flight(e, m, values, true);
 }
 
 void state_write(struct engine *e, struct matrix *m, int part, float *values)
 {
-    if (m->selectable && part == STATE_MASTER && m->streams)
-        write_masters(e, m, values);
-    else if (m->selectable)
-        write_host(&m->host, part, 0, owned_elements(m), values);
+    copy_host(e, m, part, values, true);
     copy_device(e, m, part, values, true);
 }

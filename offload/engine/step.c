@@ -39,6 +39,7 @@ void norms_release(struct engine *e)
 
 void engine_begin_step(struct engine *e, float lr)
 {
+    host_await_start(e);
     e->lr = lr;
     e->norms.before = comm_device_sums(e->comm);
     if (e->ranks == 1)

@@ -35,7 +35,6 @@ static struct matrix_rows rows_of(const struct engine *e, const struct matrix *m
                                 .deferred = m->deferred,
                                 .waiting = m->slots->waiting,
                                 .window = on_device ? m->window : NULL,
-                                .home = m->streams ? m->host.parameters : NULL,
                                 .staged = m->staged,
                                 .master = state->master,
                                 .m = state->m,

@@ -269,7 +269,7 @@ void windows_count_step(struct engine *e, float factor, struct step_report *repo
         struct host_work *work = &e->windows.accumulation;
         if (!updates_from_staged(e))
             for (int layer = 0; layer < e->table->n_layers; layer++)
-                host_submit(e, work, layer, accumulate_chunk, accumulate_bytes,
+                host_submit(e, work, layer, e->streams.down, accumulate_chunk, accumulate_bytes,
                             &work->layers[layer]);
         report->bytes_down += e->windows.staged_bytes;
     }
@@ -333,7 +333,8 @@ static void update_layer(struct engine *e, struct group *g, int layer, float lr,
                                           .factor = e->windows.staged_factor,
                                           .commits_later = streams_layer(e, layer),
                                           .path = host_adam_best_path()};
-    host_submit(e, &g->update, layer, host_adam_run, host_adam_bytes, &work->update);
+    host_submit(e, &g->update, layer, e->streams.down, host_adam_run, host_adam_bytes,
+                &work->update);
 }
 
 void windows_close(struct engine *e, struct group *g, struct step_report *report)
@@ -374,7 +375,9 @@ static void receive(struct engine *e, int layer, const struct group *g, struct s
     report->bytes_up += bytes;
 }
 
-/* What streams comes with its layer: its updated parameters become those of the host. */
+/* What streams comes with its layer: its updated parameters become those of the host. The workers
+ * get that at once and not behind what is going down: its update is done, and this step's passes,
+ * which read the others, are over. */
 static void commit(struct engine *e, struct group *g, int layer)
 {
     struct layer_work *work = &g->commit.layers[layer];
@@ -382,7 +385,8 @@ static void commit(struct engine *e, struct group *g, int layer)
                                           .group = g->index,
                                           .n_groups = e->windows.interval,
                                           .exchange = exchange_layer(e, g, layer)};
-    host_submit(e, &g->commit, layer, host_adam_run_commit, host_adam_commit_bytes, &work->update);
+    host_submit(e, &g->commit, layer, NULL, host_adam_run_commit, host_adam_commit_bytes,
+                &work->update);
 }
 
 void windows_wait_commits(struct engine *e, int layer)
@@ -427,6 +431,7 @@ void windows_arrive(struct engine *e, bool all, struct step_report *report)
 
 void windows_wait(struct engine *e)
 {
+    host_await_start(e);
     carry_land(e);
     selection_update(e);
     host_wait(e, &e->windows.accumulation);
@@ -523,9 +528,9 @@ void windows_forget(struct engine *e)
 /* What a committed update has left of a deferred row. */
 static void restore_row(const struct engine *e, const struct matrix *m, int row)
 {
-    const struct host_adam_state s = host_adam_state(&m->host, (size_t)row * m->host.cols);
+    const size_t cols = m->host.cols;
     if (channel_closes(m->host.place[row]))
-        memcpy(exchange_row(e, m, row), s.parameters, m->host.cols * dtype_size(m->host.dtype));
+        host_adam_read_parameters(&m->host, (size_t)row * cols, cols, exchange_row(e, m, row));
 }
 
 void windows_restore_exchange(struct engine *e)

@@ -109,46 +109,22 @@ static char *element(const struct host_adam_matrix *matrix, const void *array, s
     return (char *)array + at * dtype_size(matrix->dtype);
 }
 
-struct host_adam_state host_adam_state(const struct host_adam_matrix *matrix, size_t first)
-{
-    return (struct host_adam_state){.parameters = element(matrix, matrix->parameters, first),
-                                    .remainders =
-                                        matrix->remainders ? matrix->remainders + first : NULL,
-                                    .m = matrix->m + first,
-                                    .v = matrix->v + first};
-}
-
-/* Elements from `first` on, and what is exchanged of them. */
-static void update_elements(adam_kernel *kernel, const struct host_adam_matrix *matrix,
+/* An update and, or not, its commit, piece by piece of each run; what is left of a vector at a
+ * run's end is the portable kernel's. */
+static void update_elements(enum host_adam_path path, const struct host_adam_matrix *matrix,
                             size_t first, size_t n, void *exchange,
-                            const struct adam_constants *constants)
+                            const struct adam_constants *constants, bool commit)
 {
-    const struct host_adam_state s = host_adam_state(matrix, first);
-    kernel(s.parameters, s.remainders, s.m, s.v, exchange, n, constants);
-}
-
-static void commit_elements(const struct host_adam_matrix *matrix, size_t first, size_t n,
-                            const void *exchange)
-{
-    memcpy(host_adam_state(matrix, first).parameters, exchange, n * dtype_size(matrix->dtype));
-}
-
-/* An update and, or not, its commit, piece by piece; what is left of a vector at the end is the
- * portable kernel's. */
-static void update_run(enum host_adam_path path, const struct host_adam_matrix *matrix,
-                       size_t first, size_t n, void *exchange,
-                       const struct adam_constants *constants, bool commit)
-{
-    const size_t whole = n / ADAM_VECTOR * ADAM_VECTOR;
     for (size_t at = 0, size; at < n; at += size) {
-        const bool vectors = at < whole;
-        const size_t left = (vectors ? whole : n) - at;
+        const size_t most = n - at < PIECE_ELEMENTS ? n - at : PIECE_ELEMENTS;
+        const struct host_adam_state s = host_adam_state(matrix, first + at, most);
+        const bool vectors = s.n >= ADAM_VECTOR;
         void *exchanged = element(matrix, exchange, at);
-        size = left < PIECE_ELEMENTS ? left : PIECE_ELEMENTS;
-        update_elements(kernel_of(vectors ? path : HOST_ADAM_PORTABLE, matrix->dtype), matrix,
-                        first + at, size, exchanged, constants);
+        size = vectors ? s.n / ADAM_VECTOR * ADAM_VECTOR : s.n;
+        kernel_of(vectors ? path : HOST_ADAM_PORTABLE,
+                  matrix->dtype)(s.parameters, s.remainders, s.m, s.v, exchanged, size, constants);
         if (commit)
-            commit_elements(matrix, first + at, size, exchanged);
+            memcpy(s.parameters, exchanged, size * dtype_size(matrix->dtype));
     }
 }
 
@@ -224,8 +200,8 @@ void host_adam_update(enum host_adam_path path, const struct host_adam_matrix *m
         const size_t end = steps > 1 ? row + 1 : run_end(matrix, row, row1);
         if (steps > 1)
             constants.rest2 = rest2 * spread(matrix, row, exchanged, gradient_scale);
-        update_run(path, matrix, row * matrix->cols, (end - row) * matrix->cols, exchanged,
-                   &constants, commit);
+        update_elements(path, matrix, row * matrix->cols, (end - row) * matrix->cols, exchanged,
+                        &constants, commit);
         for (; row < end; row++)
             matrix->updates[row] = update;
     }
@@ -248,8 +224,8 @@ void host_adam_commit(const struct host_adam_matrix *matrix, size_t row0, size_t
     const size_t cols = matrix->cols;
     for (size_t end, row = next_deferred(matrix, row0, row1, &end); row < row1;
          row = next_deferred(matrix, end, row1, &end))
-        commit_elements(matrix, row * cols, (end - row) * cols,
-                        element(matrix, exchange, (row - row0) * cols));
+        host_adam_write_parameters(matrix, row * cols, (end - row) * cols,
+                                   element(matrix, exchange, (row - row0) * cols));
 }
 
 ZF_SIMD
@@ -322,23 +298,51 @@ static void split(uint16_t *restrict parameters, int16_t *restrict remainders,
 }
 
 void host_adam_read_masters(const struct host_adam_matrix *matrix, size_t first, size_t n,
-                            float *masters)
+                            const void *newer, float *masters)
 {
-    const struct host_adam_state s = host_adam_state(matrix, first);
-    if (s.remainders)
-        join(masters, s.parameters, s.remainders, n);
-    else
-        memcpy(masters, s.parameters, sizeof(float) * n);
+    for (size_t at = 0; at < n;) {
+        const struct host_adam_state s = host_adam_state(matrix, first + at, n - at);
+        const void *parameters = newer ? element(matrix, newer, at) : s.parameters;
+        if (s.remainders)
+            join(masters + at, parameters, s.remainders, s.n);
+        else
+            memcpy(masters + at, parameters, sizeof(float) * s.n);
+        at += s.n;
+    }
 }
 
 void host_adam_write_masters(const struct host_adam_matrix *matrix, size_t first, size_t n,
-                             const float *masters)
+                             void *newer, const float *masters)
 {
-    const struct host_adam_state s = host_adam_state(matrix, first);
-    if (s.remainders)
-        split(s.parameters, s.remainders, masters, n);
-    else
-        memcpy(s.parameters, masters, sizeof(float) * n);
+    for (size_t at = 0; at < n;) {
+        const struct host_adam_state s = host_adam_state(matrix, first + at, n - at);
+        void *parameters = newer ? element(matrix, newer, at) : s.parameters;
+        if (s.remainders)
+            split(parameters, s.remainders, masters + at, s.n);
+        else
+            memcpy(parameters, masters + at, sizeof(float) * s.n);
+        at += s.n;
+    }
+}
+
+void host_adam_read_parameters(const struct host_adam_matrix *matrix, size_t first, size_t n,
+                               void *parameters)
+{
+    for (size_t at = 0; at < n;) {
+        const struct host_adam_state s = host_adam_state(matrix, first + at, n - at);
+        memcpy(element(matrix, parameters, at), s.parameters, s.n * dtype_size(matrix->dtype));
+        at += s.n;
+    }
+}
+
+void host_adam_write_parameters(const struct host_adam_matrix *matrix, size_t first, size_t n,
+                                const void *parameters)
+{
+    for (size_t at = 0; at < n;) {
+        const struct host_adam_state s = host_adam_state(matrix, first + at, n - at);
+        memcpy(s.parameters, element(matrix, parameters, at), s.n * dtype_size(matrix->dtype));
+        at += s.n;
+    }
 }
 
 int host_adam_cut(const struct host_adam_matrix *matrix, struct host_adam_chunk *chunks)

@@ -34,13 +34,14 @@ bool host_adam_path_runs(enum host_adam_path path); /* on this machine */
 const char *host_adam_path_name(enum host_adam_path path);
 enum host_adam_path host_adam_best_path(void);
 
-/* The channels of one matrix. All arrays are borrowed and do not overlap. */
+/* The channels of one matrix. All arrays are borrowed and do not overlap. Where an element lies in
+ * parameters, remainders, m and v is for host_adam_state alone to say. */
 struct host_adam_matrix {
     size_t rows, cols;
     enum dtype dtype;           /* of parameters and exchange: DTYPE_BF16 or DTYPE_F32 */
-    void *parameters;           /* (rows, cols) */
-    int16_t *remainders;        /* (rows, cols) masters = parameters and these; NULL: with fp32 */
-    float *m, *v;               /* (rows, cols) */
+    void *parameters;           /* (rows * cols) */
+    int16_t *remainders;        /* (rows * cols) masters = parameters and these; NULL: with fp32 */
+    float *m, *v;               /* (rows * cols) NULL: nothing is trained */
     uint32_t *updates;          /* (rows) AdamW updates that each row has had */
     const unsigned char *place; /* (rows) enum channel_place: all but deferred ones are left alone;
                                    NULL: all are deferred */
@@ -55,23 +56,38 @@ struct host_adam_matrix {
     bool decays;                /* the rule's weight decay applies in jobs */
 };
 
-/* State of adjacent elements of a matrix. */
+/* A run: state of adjacent elements of a matrix, which lies together. */
 struct host_adam_state {
-    void *parameters;    /* of the matrix's dtype */
-    int16_t *remainders; /* or NULL */
-    float *m, *v;
+    void *parameters;    /* (n) of the matrix's dtype */
+    int16_t *remainders; /* (n) or NULL */
+    float *m, *v;        /* (n) or NULL */
+    size_t n;
 };
 
-/* Where that of elements from `first` on is to be read and written: whoever works on masters and
- * moments asks here, where a tier behind the host's memory, such as disk, would begin. Parameters
- * that layers come from go to the device from their array as it lies. */
-struct host_adam_state host_adam_state(const struct host_adam_matrix *matrix, size_t first);
+/* Where the state of elements from `first` on is to be read and written, of `most` at most (1 or
+ * more): the run may be shorter, and what follows may lie anywhere. All who work on parameters,
+ * remainders and moments ask here, run by run, those who send them to the device too; so this is
+ * where a tier behind the host's memory, such as disk, begins (state.c). It would need besides
+ *   - to be told before: a layer's chunks, by host_submit, which knows the group whose update comes
+ *     next (nothing of its state depends on gradients); rows, by carry_bring and visits_come;
+ *   - to be told behind: host_adam_run and host_adam_run_commit at a chunk's end, state_write_row,
+ *     and for parameters that stream `up` reads (parameters.c) a call on it behind the copy. Until
+ *     then a run's addresses hold.
+ * Where memory is all there is, addresses always hold, and such calls would do nothing. */
+struct host_adam_state host_adam_state(const struct host_adam_matrix *matrix, size_t first,
+                                       size_t most);
 
-/* Elements [first, first + n) of the masters, to or from an array of n. */
+/* Elements [first, first + n) of the masters, to or from an array of n. newer: (n) what stands for
+ * their parameters, which are left alone; or NULL. */
 void host_adam_read_masters(const struct host_adam_matrix *matrix, size_t first, size_t n,
-                            float *masters);
+                            const void *newer, float *masters);
 void host_adam_write_masters(const struct host_adam_matrix *matrix, size_t first, size_t n,
-                             const float *masters);
+                             void *newer, const float *masters);
+/* The same of the parameters, in an array of the matrix's dtype. */
+void host_adam_read_parameters(const struct host_adam_matrix *matrix, size_t first, size_t n,
+                               void *parameters);
+void host_adam_write_parameters(const struct host_adam_matrix *matrix, size_t first, size_t n,
+                                const void *parameters);
 
 /* exchange, below: (row1 - row0, cols) of the matrix's dtype, gradient in, parameter out. */
 

@@ -93,6 +93,7 @@ struct worker {
 struct worker_pool {
     alignas(CACHE_LINE) _Atomic uint64_t submitted; /* tickets given out */
     atomic_bool stopping;
+    pthread_mutex_t submitting;
     struct bell work;     /* rung at each submission */
     struct bell finished; /* rung by each worker at the end of its part of a job */
     struct worker_job jobs[WORKER_MAX_JOBS]; /* by ticket */
@@ -260,6 +261,7 @@ struct worker_pool *worker_pool_create(const struct worker_config *config)
     pool->delay_seconds = config->delay_seconds;
     pool->delay_seed = config->delay_seed;
     pool->plan = config->plan;
+    pthread_mutex_init(&pool->submitting, NULL);
     pool->workers = zf_malloc_aligned((size_t)n * sizeof *pool->workers);
     memset(pool->workers, 0, (size_t)n * sizeof *pool->workers);
     for (int i = 0; i < n; i++) {
@@ -291,6 +293,7 @@ void worker_pool_destroy(struct worker_pool *pool)
     if (!pool->plan)
         for (int i = 0; i < pool->n_workers; i++)
             pthread_join(pool->workers[i].thread, NULL);
+    pthread_mutex_destroy(&pool->submitting);
     for (int i = 0; i < pool->n_workers; i++) {
         free(pool->workers[i].spans);
         free(pool->workers[i].parts);
@@ -339,16 +342,32 @@ void worker_pool_wait(struct worker_pool *pool, uint64_t ticket)
     bell_leave(&pool->finished);
 }
 
+static uint64_t next_ticket(const struct worker_pool *pool)
+{
+    return atomic_load_explicit(&pool->submitted, memory_order_relaxed) + 1;
+}
+
+static uint64_t plan_submit(struct worker_pool *pool, const struct worker_job *job)
+{
+    const uint64_t ticket = next_ticket(pool);
+    pool->jobs[ticket % WORKER_MAX_JOBS] = *job;
+    atomic_store(&pool->submitted, ticket);
+    for (int i = 0; i < pool->n_workers; i++)
+        plan_part(&pool->workers[i], ticket);
+    return ticket;
+}
+
 uint64_t worker_pool_submit(struct worker_pool *pool, const struct worker_job *job)
 {
-    uint64_t ticket = atomic_load_explicit(&pool->submitted, memory_order_relaxed) + 1;
-    if (ticket > WORKER_MAX_JOBS && !pool->plan)
+    if (pool->plan)
+        return plan_submit(pool, job);
+    pthread_mutex_lock(&pool->submitting);
+    const uint64_t ticket = next_ticket(pool);
+    if (ticket > WORKER_MAX_JOBS)
         worker_pool_wait(pool, ticket - WORKER_MAX_JOBS);
     pool->jobs[ticket % WORKER_MAX_JOBS] = *job;
     atomic_store(&pool->submitted, ticket);
-    if (pool->plan)
-        for (int i = 0; i < pool->n_workers; i++)
-            plan_part(&pool->workers[i], ticket);
+    pthread_mutex_unlock(&pool->submitting);
     bell_ring(&pool->work);
     return ticket;
 }

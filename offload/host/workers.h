@@ -7,10 +7,9 @@
  * jobs: a chunk may depend on chunks of the same number in earlier jobs that have as many chunks
  * and begin with the same worker, and on nothing else.
  *
- * Submitting neither allocates nor locks: jobs lie in a ring, and an idle worker spins shortly,
- * then sleeps in the kernel. All functions but the job's are for the thread
- * that created the pool; another may submit and wait in its place, as streams' calls do, one at a
- * time, and wait beside it. */
+ * Submitting does not allocate: jobs lie in a ring, and an idle worker spins shortly, then sleeps
+ * in the kernel. Any thread may submit and wait, as streams' calls do beside the thread that
+ * created the pool; all other functions but the job's are for that one. */
 #ifndef ZF_OFFLOAD_HOST_WORKERS_H
 #define ZF_OFFLOAD_HOST_WORKERS_H
 

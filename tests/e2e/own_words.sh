@@ -27,7 +27,7 @@ check "a model in GPT-2's place" model gpt2 gpt data/sample/tokenizer
 check "a model in SmolLM2's place" model smollm2 llama "$scratch/tokenizer"
 
 # The section's commands, in order; those that train learn these few rows fast.
-sed -n '/^## Your own data/,/^## On a GPU/p' README.md | grep '^build/' >"$scratch/commands"
+sed -n '/^## Your own data/,/^## /p' README.md | grep '^build/' >"$scratch/commands"
 check "there are six" test "$(wc -l <"$scratch/commands")" = 6
 ln -s "$build" "$scratch/work/build"
 cd "$scratch/work"

@@ -42,6 +42,26 @@ for step, begin, end in last:
 share = sum(end - begin for _, begin, end in last) / (1e6 * 8 * told["methods"][0]["mean_seconds"])
 assert abs(share - told["methods"][0]["stall_share"]) < 1e-4 and share > 0.1, share
 ' "$scratch/trace.json" "$scratch/stalls.json"
+check "parameters and windows on the host" "$bench" train --plan h100 --preset gpt-6.7b --seqs 4 --length 512 --method staggered \
+    --topk_ratio 0.05 --update_interval 4 --steps 4 --dropout 0 --accumulate host --offload_param 2 --trace "$scratch/trace.json"
+check "the first block comes while the device ends the step before, whose gradients are still going down; no stall" python3 -c '
+import json, sys
+first, update, gradients = {}, {}, {}
+for e in json.load(open(sys.argv[1])):
+    if not e or e["ph"] != "X":
+        continue
+    step, begin, end = e["args"]["step"], e["ts"], e["ts"] + e["dur"]
+    assert e["name"] != "stall" or step <= 8, (step, begin)
+    if e["name"] == "layer":
+        first[step] = min(begin, first.get(step, begin))
+    if e["name"] == "update":
+        update[step] = end
+    if e["name"] == "gradients":
+        gradients[step] = max(end, gradients.get(step, 0))
+assert max(first) == 12, first
+for step in range(10, 13): # the timeline begins with 9
+    assert first[step] < update[step - 1] < gradients[step - 1], (step, first[step], update[step - 1])
+' "$scratch/trace.json"
 check "four ranks" "$train" --config configs/sample.json --plan a100-40gb --plan_ranks 4
 cp "$scratch/check.log" "$scratch/printed"
 check "what NCCL is allowed there" grep -Eq "^  NCCL, allowed +1.00 GiB$" "$scratch/printed"

@@ -10,6 +10,7 @@ commands() { # COMMAND => the file that runs it
     cat <<'END_OF_LIST'
 bash scripts/finetune_gpt_glue.sh => tests/e2e/finetune_script.sh
 bash scripts/test.sh => .ci/run
+bash scripts/setup.sh => tests/e2e/setup.sh
 cmake --install build --prefix ~/.local => tests/e2e/install.sh
 cpack --config build/CPackConfig.cmake => tests/e2e/debian.sh
 bash scripts/download_glue.sh ~/glue CoLA SST-2 => tests/e2e/download.sh

@@ -36,6 +36,15 @@ check "the submission has its header" test "$(head -n 1 "$out/SST-2.tsv")" = $'i
 check "the submission has 200 rows" test "$(wc -l <"$out/SST-2.tsv")" = 201
 check "the rows are labels, in order" awk -F '\t' \
     'NR > 1 && ($1 != NR - 2 || $2 !~ /^[01]$/) { exit 1 }' "$out/SST-2.tsv"
+check "the start is told, once and by parts that add up" python3 - "$scratch/printed" <<'END'
+import re, sys
+lines = re.findall(r"the first step was done ([\d.]+) s after the start: (.*)", open(sys.argv[1]).read())
+assert len(lines) == 1, lines
+parts = dict(part.rsplit(" ", 1) for part in lines[0][1].split(", "))
+assert list(parts) == ["program and MPI", "data", "device and plan", "host memory", "weights",
+                       "checkpoint and reports", "the step itself"], parts
+assert abs(sum(map(float, parts.values())) - float(lines[0][0])) <= 0.005 * (len(parts) + 1), lines
+END
 check "a table of results is printed" grep -Eq '^eval_accuracy +[01]\.[0-9]+$' "$scratch/printed"
 check "steps are printed as lines" grep -q '^step 2/8  ' "$scratch/printed"
 check "the results' numbers end in one column" awk '/^-+$/ { n = length } /^[a-z_]+ +[0-9,.]+$/ && length != n { exit 1 }' \

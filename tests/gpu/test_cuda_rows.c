@@ -322,6 +322,26 @@ static void copy_with(size_t width, size_t offset, bool chooses_dst, bool choose
     free(src), free(expected), free(dst);
 }
 
+static void bf16_is_widened(void **state)
+{
+    (void)state;
+    enum { N = 1003 };
+    for (size_t first = 0; first < 3; first++) {
+        float *values = random_array(N, 1);
+        uint16_t parameters[N];
+        for (size_t i = 0; i < N; i++)
+            parameters[i] = (uint16_t)(random_bits(i, 2) & 0xbfff); /* finite */
+        float *x = cuda_upload(cuda, values, sizeof *values * N);
+        uint16_t *host = pinned(parameters, sizeof parameters);
+        cpu->row_ops->widen(cpu->compute, values + first, parameters + first, N - 2 * first);
+        cuda->row_ops->widen(cuda->compute, x + first, host + first, N - 2 * first);
+        x = off_device(x, sizeof *values * N);
+        assert_memory_equal(x, values, sizeof *values * N);
+        cuda->release_host(host);
+        free(values), free(x);
+    }
+}
+
 static void rows_are_copied(void **state)
 {
     (void)state;
@@ -604,11 +624,12 @@ static void nothing_of_nothing(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(rows_gather),      cmocka_unit_test(rows_are_staged),
-        cmocka_unit_test(rows_leave),       cmocka_unit_test(rows_arrive),
-        cmocka_unit_test(rows_are_copied),  cmocka_unit_test(events_order_streams),
-        cmocka_unit_test(state_is_carried), cmocka_unit_test(places_change),
-        cmocka_unit_test(rows_are_shared),  cmocka_unit_test(nothing_of_nothing),
+        cmocka_unit_test(rows_gather),          cmocka_unit_test(rows_are_staged),
+        cmocka_unit_test(rows_leave),           cmocka_unit_test(rows_arrive),
+        cmocka_unit_test(rows_are_copied),      cmocka_unit_test(bf16_is_widened),
+        cmocka_unit_test(events_order_streams), cmocka_unit_test(state_is_carried),
+        cmocka_unit_test(places_change),        cmocka_unit_test(rows_are_shared),
+        cmocka_unit_test(nothing_of_nothing),
     };
     run_in_every_order("cuda_rows", tests);
 }

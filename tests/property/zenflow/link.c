@@ -1,5 +1,5 @@
-#include "tests/property/zenflow/link.h"
-
+/* How the engine uses streams and pinned memory. */
+#include "tests/property/zenflow/list.h"
 #include "tests/property/zenflow/problem.h"
 #include "tests/testing.h"
 

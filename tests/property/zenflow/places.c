@@ -1,7 +1,6 @@
 /* A small model with its engine, in all places: what the device must hold, and what crosses the
  * link. */
-#include "tests/property/zenflow/places.h"
-
+#include "tests/property/zenflow/list.h"
 #include "tests/property/zenflow/problem.h"
 #include "tests/seed.h"
 #include "tests/testing.h"
@@ -70,10 +69,7 @@ static struct place place(int i)
 {
     static const int gradient_slots[] = {1, 2, 0};
     const int params = params_place(i);
-    struct place p = {.config = problem_config()};
-    p.config.topk_ratio = 0.1;
-    p.config.update_interval = 4;
-    p.config.apply_lag = 1;
+    struct place p = {.config = problem_zenflow_config()};
     p.config.values_follow = true;
     p.config.bf16 = problem_device->dtype == DTYPE_BF16 || i % 5 == 0;
     p.config.accumulate = i % 2 ? ENGINE_ACCUMULATE_HOST : ENGINE_ACCUMULATE_DEVICE;

@@ -245,6 +245,13 @@ void problem_add_gradient(const struct problem *p, int step, int sample, const f
     }
 }
 
+void problem_gradient(const struct problem *p, int step, float *grads)
+{
+    memset(grads, 0, sizeof(float) * p->table.n_elements);
+    for (int s = 0; s < PROBLEM_SAMPLES; s++)
+        problem_add_gradient(p, step, s, p->params, grads);
+}
+
 /* What forward does with a layer's parameters: it reads them on the compute stream. */
 static void note_layer(struct problem *p, int layer)
 {
@@ -301,14 +308,19 @@ void problem_finish(struct problem *p)
     problem_read_params(p);
 }
 
+void problem_begin_step(struct problem *p, int step)
+{
+    const int ranks = comm_size(p->comm), rank = comm_rank(p->comm);
+    engine_begin_step(p->engine, problem_lr(step));
+    for (int s = rank * PROBLEM_SAMPLES / ranks; s < (rank + 1) * PROBLEM_SAMPLES / ranks; s++)
+        problem_add_gradient(p, step, s, p->params, p->grads);
+}
+
 struct step_report problem_step_unseen(struct problem *p, int step)
 {
     struct zf_error err;
     struct step_report report;
-    int ranks = comm_size(p->comm), rank = comm_rank(p->comm);
-    engine_begin_step(p->engine, problem_lr(step));
-    for (int s = rank * PROBLEM_SAMPLES / ranks; s < (rank + 1) * PROBLEM_SAMPLES / ranks; s++)
-        problem_add_gradient(p, step, s, p->params, p->grads);
+    problem_begin_step(p, step);
     problem_give_gradient(p);
     if (!engine_end_step(p->engine, &report, &err))
         fail_msg("%s", err.text);
@@ -339,6 +351,15 @@ struct engine_config problem_config(void)
                                   .update_interval = 1,
                                   .stagger = true,
                                   .deferred_lr_scale = 1};
+}
+
+struct engine_config problem_zenflow_config(void)
+{
+    struct engine_config c = problem_config();
+    c.topk_ratio = 0.1;
+    c.update_interval = 4;
+    c.apply_lag = 1;
+    return c;
 }
 
 struct engine_config problem_random_config(unsigned seed)

@@ -39,11 +39,16 @@ void problem_destroy(struct problem *p);
 void problem_add_gradient(const struct problem *p, int step, int sample, const float *params,
                           float *grads);
 
+/* All samples' gradient of a step, at `params`, (n_elements), overwritten. */
+void problem_gradient(const struct problem *p, int step, float *grads);
+
 /* One optimizer step: this rank's samples, the layers in backward's order, and the update. */
 struct step_report problem_step(struct problem *p, int step);
 /* The same, but nobody looks at the parameters: `params` are those of the step before. */
 struct step_report problem_step_unseen(struct problem *p, int step);
-/* Its pieces: what backward does with `grads`, and a look at the parameters. */
+/* Its pieces: its begin, with this rank's samples in `grads`; what backward does with these; and a
+ * look at the parameters. */
+void problem_begin_step(struct problem *p, int step);
 void problem_give_gradient(struct problem *p);
 void problem_read_params(struct problem *p);
 /* What a restart does: the parameters of another run. */
@@ -65,6 +70,8 @@ float problem_lr(int step);
 
 /* AdamW with clipping and weight decay; everything else as of ZenFlow's resident point. */
 struct engine_config problem_config(void);
+/* The same with a tenth of the channels important, windows of 4 steps and an overlap of one. */
+struct engine_config problem_zenflow_config(void);
 /* A random point of the configuration's space, valid by construction. */
 struct engine_config problem_random_config(unsigned seed);
 /* What random_config chose, for messages. */

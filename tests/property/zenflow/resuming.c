@@ -1,6 +1,6 @@
-#include "tests/property/zenflow/resuming.h"
-
+/* Engines that go on from checkpoints, whole and hostile ones. */
 #include "tests/property/zenflow/hostile.h"
+#include "tests/property/zenflow/list.h"
 #include "tests/property/zenflow/shared.h"
 #include "tests/seed.h"
 #include "tests/testing.h"

@@ -1,4 +1,4 @@
-/* What the tests of invariants.c's list share: how many problems they try, how near is near, and
+/* What the invariants share: how many problems they try, how near is near, and
  * resuming. */
 #ifndef ZF_TESTS_ZENFLOW_SHARED_H
 #define ZF_TESTS_ZENFLOW_SHARED_H
