@@ -621,15 +621,15 @@ static char *four_steps(struct device *device, const struct gpt_config *model,
 /* A Llama of so many blocks, and so wide, that one block and tables of channels weigh little. */
 static struct gpt_config deep_model(void)
 {
-    struct gpt_config c = thin_model("llama", problem_device->dtype == DTYPE_BF16 ? 72 : 120);
-    c.n_embd = 160;
-    c.n_inner = 240;
+    struct gpt_config c = thin_model("llama", problem_device->dtype == DTYPE_BF16 ? 160 : 70);
+    c.n_embd = 256;
+    c.n_inner = 384;
     c.n_head = c.n_embd / c.head_dim;
     return c;
 }
 
-/* A model whose parameters, in fp32 as its masters are, take ten times all of the device's memory
- * trains with the bits of a run that has everything there. */
+/* A model whose parameters take ten times all of the device's memory trains with the bits of a run
+ * that has everything there. */
 void ten_times(void **state)
 {
     (void)state;
@@ -637,7 +637,7 @@ void ten_times(void **state)
     size_t bytes;
     struct place p = place(0);
     p.config.bf16 = true;
-    p.config.topk_ratio = 0.01;
+    p.config.topk_ratio = 0.004;
     p.config.update_interval = p.config.select_every = 2;
     p.size.gradient_slots = 2;
     p.size.micro_batches = MICRO_BATCHES;
@@ -647,10 +647,8 @@ void ten_times(void **state)
     p.size.value_slots = p.size.gradient_slots = 1;
     p.size.mode = GPT_TRAIN_RECOMPUTE;
     const struct memory_use use = measure(problem_device, &model, &p);
-    const size_t masters = bytes / dtype_size(problem_device->dtype) * sizeof(float);
-    printf("parameters of %zu bytes, %zu in fp32, on a device of %zu\n", bytes, masters,
-           memory_total(&use));
-    assert_true(masters >= 10 * memory_total(&use));
+    printf("parameters of %zu bytes on a device of %zu\n", bytes, memory_total(&use));
+    assert_true(bytes >= 10 * memory_total(&use));
     struct device device = limited_device(memory_total(&use));
     char *values = four_steps(&device, &model, &p, &bytes);
     assert_memory_equal(values, expected, bytes);
