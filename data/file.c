@@ -130,7 +130,8 @@ static char *directory_of(const char *path)
                  : zf_strdup(".");
 }
 
-bool file_sync_directory(const char *directory, struct zf_error *err)
+/* What has been made, renamed and removed in a directory is on the disk. */
+static bool sync_directory(const char *directory, struct zf_error *err)
 {
     int fd = open(directory, O_RDONLY | O_DIRECTORY | O_CLOEXEC);
     /* Where it may not be read, or the file system does not know of this, there is no way to. */
@@ -145,7 +146,7 @@ bool file_sync_directory(const char *directory, struct zf_error *err)
 static bool sync_directory_of(const char *path, struct zf_error *err)
 {
     char *directory = directory_of(path);
-    bool ok = file_sync_directory(directory, err);
+    bool ok = sync_directory(directory, err);
     free(directory);
     return ok;
 }
@@ -365,7 +366,7 @@ static bool exchange(const char *from, const char *to)
 
 bool file_publish_directory(const char *from, const char *to, struct zf_error *err)
 {
-    if (!file_sync_directory(from, err))
+    if (!sync_directory(from, err))
         return false;
     if (file_exists(to) ? !exchange(from, to) : rename(from, to) != 0)
         return zf_fail(err, "%s: cannot be written: %s", to, strerror(errno));

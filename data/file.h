@@ -74,8 +74,6 @@ bool file_list(const char *directory, struct file_names *names, struct zf_error 
 void file_names_free(struct file_names *names);
 /* Makes a directory and those above it, on the disk too; fine if it is there. */
 bool file_make_directory(const char *path, struct zf_error *err);
-/* What has been made, renamed and removed in a directory is on the disk. */
-bool file_sync_directory(const char *directory, struct zf_error *err);
 /* A finished directory takes its name, and is on the disk under it. What had that name before has
  * the other one then, or is gone: at no moment is there neither, where the file system can exchange
  * two names; elsewhere, for a moment, what had the name is beside it under "`to`.replaced". */

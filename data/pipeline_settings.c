@@ -16,11 +16,17 @@ void settings_free(struct settings *s)
     json_free(&s->model);
 }
 
+static bool is_set_to(const struct json_file *f, const char *key, const char *value)
+{
+    const char *text = json_string_value(settings_get(f, key));
+    return text && strcmp(text, value) == 0;
+}
+
 /* What changes ids in Transformers, and is not done here. */
 static bool check_settings(const struct settings *s, struct zf_error *err)
 {
     static const char *const flags[] = {"split_special_tokens", "fix_mistral_regex"};
-    if (settings_is(&s->config, "truncation_side", "left"))
+    if (is_set_to(&s->config, "truncation_side", "left"))
         return json_fail(&s->config, "truncation_side",
                          "\"right\": a sentence that is too long is cut at its end", err);
     for (int i = 0; i < 2; i++)
@@ -53,12 +59,6 @@ bool settings_load(struct settings *s, const char *directory, const char *model_
 json_t *settings_get(const struct json_file *f, const char *key)
 {
     return f->root ? json_object_get(f->root, key) : NULL;
-}
-
-bool settings_is(const struct json_file *f, const char *key, const char *value)
-{
-    const char *text = json_string_value(settings_get(f, key));
-    return text && strcmp(text, value) == 0;
 }
 
 const char *settings_class(const struct settings *s)

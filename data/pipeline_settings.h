@@ -23,7 +23,6 @@ void settings_free(struct settings *s);
 
 /* NULL where the file or the key is absent. */
 json_t *settings_get(const struct json_file *f, const char *key);
-bool settings_is(const struct json_file *f, const char *key, const char *value);
 /* Of tokenizer_config.json; an absent key leaves *value as it is. */
 bool settings_get_flag(const struct settings *s, const char *key, bool *value,
                        struct zf_error *err);

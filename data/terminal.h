@@ -15,7 +15,6 @@ int terminal_columns(int file);
 /* Colours, and their end. */
 #define TERMINAL_BOLD   "\033[1m"
 #define TERMINAL_DIM    "\033[2m"
-#define TERMINAL_RED    "\033[1;31m"
 #define TERMINAL_YELLOW "\033[1;33m"
 #define TERMINAL_CYAN   "\033[36m"
 #define TERMINAL_PLAIN  "\033[0m"

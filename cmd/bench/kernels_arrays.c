@@ -138,7 +138,8 @@ static void make_table(struct kernel_bench *b)
     b->batch = matrix_batch_upload(b->device, &rows, 1);
 }
 
-int kernel_width(const struct kernel_shape *s)
+/* Columns of the widest product: of q, k and v, or behind a block's norm. */
+static int widest_product(const struct kernel_shape *s)
 {
     const int qkv = heads_row(&s->heads), mlp = s->swiglu ? 2 * s->inner : s->inner;
     return qkv > mlp ? qkv : mlp;
@@ -152,7 +153,7 @@ void kernel_bench_create(struct kernel_bench *b)
     make_batch(b);
     make_channels(b);
     const size_t n = (size_t)s->n, C = (size_t)s->C, rows = (size_t)s->vocab;
-    const size_t width = (size_t)kernel_width(s);
+    const size_t width = (size_t)widest_product(s);
     for (int i = 0; i < 4; i++)
         b->wide[i] = bench_random(device, n * width, 1);
     b->weight = bench_random(device, C * width, 0.02f);

@@ -37,9 +37,9 @@ struct kernel_bench {
     int *order, *targets;
     float *scores;
 
-    void *wide[4];            /* (n, kernel_width) random */
+    void *wide[4];            /* (n, width) random; width: of the widest product */
     float *frequency;         /* (head_dim) */
-    void *weight, *bias;      /* (C, kernel_width), (kernel_width) */
+    void *weight, *bias;      /* (C, width), (width) */
     float *mean, *rstd, *lse; /* (n), (n), (n, heads.n_head) */
     float *d_weight, *d_bias; /* gradients of weight, and of bias and gains */
     float *logits, *losses;   /* (logit_rows, vocab), (n) */
@@ -82,8 +82,6 @@ struct kernel_product {
 void kernel_products(const struct kernel_bench *b, struct kernel_product list[KERNEL_PRODUCTS]);
 void kernel_run_product(void *bench);
 
-/* Columns of the widest product: of q, k and v, or behind a block's norm. */
-int kernel_width(const struct kernel_shape *s);
 /* dtype and shape are set; allocates and fills the rest. */
 void kernel_bench_create(struct kernel_bench *b);
 void kernel_bench_destroy(struct kernel_bench *b);

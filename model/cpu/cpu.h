@@ -73,11 +73,6 @@ ROW_OPERATORS(X)
 
 op_attention_cached cpu_attention_cached;
 
-/* Work on rows [first, last) of a matrix. */
-typedef void cpu_row_work(const struct matrix_rows *m, int first, int last, const void *argument);
-/* Does it for all rows of a batch, in one parallel region: threads share elements evenly. */
-void cpu_for_rows(const struct matrix_batch *batch, cpu_row_work *work, const void *argument);
-
 /* What follows a product (bias, pre, activation or its slope), on rows [row, row_end) and columns
  * [col, col_end) of c. */
 void cpu_finish_product(float *c, const struct matmul *product, int row, int row_end, int col,

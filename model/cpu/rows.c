@@ -16,7 +16,11 @@ static int row_at(const struct matrix_rows *m, int piece)
     return min_int(divide_up(before, divide_up(m->cols, ROW_PIECE)), m->n_rows);
 }
 
-void cpu_for_rows(const struct matrix_batch *b, cpu_row_work *work, const void *argument)
+/* Work on rows [first, last) of a matrix. */
+typedef void row_work(const struct matrix_rows *m, int first, int last, const void *argument);
+
+/* Does it for all rows of a batch, in one parallel region: threads share elements evenly. */
+static void for_rows(const struct matrix_batch *b, row_work *work, const void *argument)
 {
 #pragma omp parallel if (b->n_elements > PARALLEL_ELEMENTS)
     {
@@ -74,7 +78,7 @@ static void take(const struct matrix_rows *m, int first, int last, const void *a
 void cpu_take_rows(struct stream *s, const struct matrix_batch *batch, enum dtype dtype)
 {
     (void)s;
-    cpu_for_rows(batch, take, &dtype);
+    for_rows(batch, take, &dtype);
 }
 
 ZF_SIMD
@@ -117,7 +121,7 @@ void cpu_accumulate_rows(struct stream *s, const struct matrix_batch *batch, enu
     (void)s;
     const struct gathering g = {set, dtype, fresh, *scale};
     if (*scale != 0)
-        cpu_for_rows(batch, gather, &g);
+        for_rows(batch, gather, &g);
 }
 
 ZF_SIMD
@@ -155,7 +159,7 @@ void cpu_stage_rows(struct stream *s, const struct matrix_batch *batch, enum dty
 {
     (void)s;
     const struct staging t = {set, dtype};
-    cpu_for_rows(batch, stage, &t);
+    for_rows(batch, stage, &t);
 }
 
 /* Rows that cross between host and device. */
@@ -199,7 +203,7 @@ void cpu_send_rows(struct stream *s, const struct matrix_batch *batch, enum dtyp
 {
     (void)s;
     const struct transfer t = {to, dtype, divisor, channel_closes};
-    cpu_for_rows(batch, send, &t);
+    for_rows(batch, send, &t);
 }
 
 ZF_SIMD
@@ -231,7 +235,7 @@ void cpu_receive_rows(struct stream *s, const struct matrix_batch *batch, enum d
 {
     (void)s;
     const struct transfer t = {.packed = from, .dtype = dtype, .meant = is_deferred};
-    cpu_for_rows(batch, receive, &t);
+    for_rows(batch, receive, &t);
 }
 
 ZF_SIMD
@@ -259,7 +263,7 @@ static void show(const struct matrix_rows *m, int first, int last, const void *a
 void cpu_show_rows(struct stream *s, const struct matrix_batch *batch, enum dtype dtype)
 {
     (void)s;
-    cpu_for_rows(batch, show, &dtype);
+    for_rows(batch, show, &dtype);
 }
 
 void cpu_widen(struct stream *s, float *values, const uint16_t *parameters, size_t n)

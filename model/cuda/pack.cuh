@@ -41,12 +41,6 @@ __device__ static inline void convert(bf16 &to, bf16 x)
     to = x;
 }
 
-/* May packs of so many bytes be used at this address, or at these multiples of a length? */
-static inline bool is_multiple(const void *address, size_t bytes)
-{
-    return (uintptr_t)address % bytes == 0;
-}
-
 /* Rows are read and written `width` elements at a time: VECTOR, in accesses of 16 bytes, where the
  * row length and all pointers allow it, else 1. */
 #define VECTOR 8

@@ -272,11 +272,6 @@ const struct machine *plan_machine(const struct plan *p)
     return &p->machine;
 }
 
-int plan_local_ranks(const struct plan *p)
-{
-    return p->local_ranks;
-}
-
 size_t plan_device_bytes(const struct plan *p)
 {
     return p->device_bytes;

@@ -37,8 +37,6 @@ void device_plan_destroy(struct device *device);
 /* device->plan's parts, for who gives it work that is not the device's. */
 struct sim *plan_sim(const struct plan *p);
 const struct machine *plan_machine(const struct plan *p);
-/* Ranks that share this one's host. */
-int plan_local_ranks(const struct plan *p);
 /* Bytes that have been allocated and not released, as they were asked for: of device memory, and of
  * memory of allocate_host. */
 size_t plan_device_bytes(const struct plan *p);

@@ -218,8 +218,9 @@ static size_t next_deferred(const struct host_adam_matrix *matrix, size_t row, s
     return row;
 }
 
-void host_adam_commit(const struct host_adam_matrix *matrix, size_t row0, size_t row1,
-                      const void *exchange)
+/* parameters = exchange for the deferred ones of rows [row0, row1). */
+static void commit_rows(const struct host_adam_matrix *matrix, size_t row0, size_t row1,
+                        const void *exchange)
 {
     const size_t cols = matrix->cols;
     for (size_t end, row = next_deferred(matrix, row0, row1, &end); row < row1;
@@ -242,8 +243,9 @@ static void put_elements(void *restrict exchange, enum dtype dtype, const float 
             bf16[i] = bf16_from_f32(source[i] / divisor);
 }
 
-void host_adam_put(const struct host_adam_matrix *matrix, size_t row0, size_t row1, void *exchange,
-                   float divisor)
+/* exchange = window / divisor for the deferred ones of rows [row0, row1). */
+static void put_window(const struct host_adam_matrix *matrix, size_t row0, size_t row1,
+                       void *exchange, float divisor)
 {
     const size_t cols = matrix->cols;
     for (size_t end, row = next_deferred(matrix, row0, row1, &end); row < row1;
@@ -388,7 +390,7 @@ static void update_rows(const struct host_adam_job *job, const struct host_adam_
     struct adamw rule = job->rule;
     rule.weight_decay = matrix->decays ? rule.weight_decay : 0;
     if (matrix->window)
-        host_adam_put(matrix, (size_t)row, (size_t)end, exchange, job->window_steps);
+        put_window(matrix, (size_t)row, (size_t)end, exchange, job->window_steps);
     else if (matrix->staged)
         put_staged(matrix, (size_t)row, (size_t)end, exchange, job->factor);
     host_adam_update(job->path, matrix, (size_t)row, (size_t)end, exchange, &rule, 1,
@@ -416,7 +418,7 @@ void host_adam_run_commit(void *argument, int chunk)
     const struct host_adam_job *job = argument;
     const struct host_adam_chunk *t = &job->chunks[chunk];
     for (int row, end = t->first; (row = next_run(job, t, end, &end)) < t->last;)
-        host_adam_commit(t->matrix, (size_t)row, (size_t)end, exchanged(job, t->matrix, row));
+        commit_rows(t->matrix, (size_t)row, (size_t)end, exchanged(job, t->matrix, row));
 }
 
 /* Bytes of one element that an update reads and writes. */

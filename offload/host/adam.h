@@ -93,8 +93,8 @@ void host_adam_write_parameters(const struct host_adam_matrix *matrix, size_t fi
 
 /* One AdamW update (formula: model/device/row_ops.h) of the deferred ones of rows [row0, row1),
  * and `steps` more in their counts. The rule's own corrections are not used. With `commit` it
- * commits as it goes; else host_adam_commit is to come before any other use of the rows' masters.
- * A NaN stays one.
+ * commits as it goes; else host_adam_run_commit is to come before any other use of the rows'
+ * masters. A NaN stays one.
  *
  * An update with steps > 1 stands for so many, whose mean gradient x it has: moments decay by
  * beta^steps, and what enters the second one is x^2 times the row's norms / |x|^2, so that, over
@@ -103,13 +103,6 @@ void host_adam_write_parameters(const struct host_adam_matrix *matrix, size_t fi
 void host_adam_update(enum host_adam_path path, const struct host_adam_matrix *matrix, size_t row0,
                       size_t row1, void *exchange, const struct adamw *rule, float gradient_scale,
                       int steps, bool commit);
-/* parameters = exchange for the deferred ones of rows [row0, row1). */
-void host_adam_commit(const struct host_adam_matrix *matrix, size_t row0, size_t row1,
-                      const void *exchange);
-
-/* exchange = window / divisor for the deferred ones of rows [row0, row1). */
-void host_adam_put(const struct host_adam_matrix *matrix, size_t row0, size_t row1, void *exchange,
-                   float divisor);
 
 /* Adjacent rows of a matrix: what one chunk of a job covers (offload/host/workers.h), in all jobs.
  * The matrix is borrowed. */
