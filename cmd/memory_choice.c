@@ -18,6 +18,9 @@
  * block comes while another is computed. */
 #define LEAST_SLOTS 2
 
+/* DeepSpeed's windows, where one length is to be named. */
+#define FIXED_WINDOWS 4
+
 /* ---- changes of a configuration that save memory ---- */
 
 static bool evaluates(const struct config *c)
@@ -41,6 +44,20 @@ static bool leave_warm_up(struct config *c)
 static void name_warm_up(const struct config *c, char *text, size_t size)
 {
     snprintf(text, size, ZENF "full_warm_up_rounds %d", c->zenflow.full_warm_up_rounds);
+}
+
+/* While their length is open there is room for windows of one step. */
+static bool fix_windows(struct config *c)
+{
+    const bool can = c->do_train && c->zenflow.enabled && c->zenflow.topk_ratio < 1 &&
+                     c->zenflow.update_interval <= 0;
+    c->zenflow.update_interval = can ? FIXED_WINDOWS : c->zenflow.update_interval;
+    return can;
+}
+
+static void name_interval(const struct config *c, char *text, size_t size)
+{
+    snprintf(text, size, ZENF "update_interval %d", c->zenflow.update_interval);
 }
 
 static bool halve_evaluation(struct config *c)
@@ -247,6 +264,7 @@ static const struct change {
     const char *keys[2]; /* that "auto" stands under */
 } changes[] = {
     {never, leave_warm_up, name_warm_up, FROM_HOST, {NULL}},
+    {never, fix_windows, name_interval, FROM_HOST, {NULL}},
     {never, gather_on_device, name_windows, FROM_HOST, {NULL}},
     {never, halve_evaluation, name_evaluation, ANY, {NULL}},
     {leaves_micro_batch, divide_batch, name_micro_batch, ANY, {MICRO, STEPS}},
@@ -484,6 +502,21 @@ static void tell(const struct memory_job *job, const struct combination *k, int 
     append(told, size, "\n");
 }
 
+/* Where each block has a place of its own nothing need move. */
+static bool keep_parameters(const struct memory_job *job, struct config *c,
+                            const struct memory_room *room, char *told, size_t size)
+{
+    struct config kept = *c;
+    kept.offload_param = OFFLOAD_NONE;
+    kept.zero_stage = kept.zero_stage == 3 ? 2 : kept.zero_stage;
+    if (c->param_buffers < job->model->n_layer || sum_of(memory_lack(job, &kept, room)) > 0)
+        return false;
+    *c = kept;
+    append(told, size, "chosen: all %d blocks' parameters stay on the device, where there is room\n",
+           job->model->n_layer);
+    return true;
+}
+
 /* As many slots for parameters as fit. */
 static void fill_with_slots(const struct memory_job *job, struct config *c,
                             const struct memory_room *room, char *told, size_t size)
@@ -496,6 +529,8 @@ static void fill_with_slots(const struct memory_job *job, struct config *c,
     }
     if (sum_of(lack) <= 0)
         c->param_buffers = more.param_buffers;
+    if (keep_parameters(job, c, room, told, size))
+        return;
     append(told, size, "chosen: " OFFLOAD_PARAM "buffer_count %d of %d blocks", c->param_buffers,
            job->model->n_layer);
     if (sum_of(lack) > 0) {

@@ -122,8 +122,9 @@ struct gpt *gpt_create(struct device *device, const struct gpt_config *config,
 void gpt_measure(struct device *device, const struct gpt_config *config,
                  const struct gpt_size *size, struct memory_use *use);
 /* How a step of n micro-batches is held: all together, with room for the gradients of two blocks;
- * or one after the other, with room for all blocks' gradients, where that takes less memory. size:
- * the rest of it is given. */
+ * or, where blocks' parameters stay on the device, one after the other, with room for all blocks'
+ * gradients, if that takes less memory: those that take turns in slots would come for each
+ * micro-batch. size: the rest of it is given. */
 void gpt_size_for_step(struct device *device, const struct gpt_config *config,
                        struct gpt_size *size, int n);
 /* Logits of a row: the labels', or the vocabulary's, rounded up where the head is tied. */

@@ -410,7 +410,7 @@ void gpt_size_for_step(struct device *device, const struct gpt_config *config,
     size->gradient_slots = 2;
     apart.micro_batches = 1;
     apart.gradient_slots = 0;
-    if (n > 1 && size->mode == GPT_TRAIN &&
+    if (n > 1 && size->mode == GPT_TRAIN && size->value_slots == 0 &&
         measured(device, config, &apart) < measured(device, config, size))
         *size = apart;
 }
