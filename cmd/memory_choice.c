@@ -512,7 +512,8 @@ static bool keep_parameters(const struct memory_job *job, struct config *c,
     if (c->param_buffers < job->model->n_layer || sum_of(memory_lack(job, &kept, room)) > 0)
         return false;
     *c = kept;
-    append(told, size, "chosen: all %d blocks' parameters stay on the device, where there is room\n",
+    append(told, size,
+           "chosen: all %d blocks' parameters stay on the device, where there is room\n",
            job->model->n_layer);
     return true;
 }

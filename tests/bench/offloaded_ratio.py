@@ -7,8 +7,8 @@ host's AdamW and of the link over the rate of the host's memory; the link's byte
     python3 tests/bench/offloaded_ratio.py BUILD
 
 A stall is the time in which the device has nothing to do, since it waits for the host's workers. Windows of 4, a new choice
-every 16 steps, 32 steps; sequences of 512. Where the resident run does not fit its time counts all the same. Nothing is
-measured: these are plans.
+every 16 steps, 32 steps; sequences of 512. Where the resident run does not fit its time counts all the same; a row whose
+offloaded run does not fit says so. Nothing is measured: these are plans.
 """
 import sys
 import tempfile
@@ -36,6 +36,8 @@ def row(build, folder, machine, rate, model, sequences):
         seconds, what = max((host_memory_seconds(zenflow, rate), "the host's memory"), (link_seconds(zenflow, path), "the link"),
                             (resident["median_seconds"], "the device"))
         line += f"  missed: {median / seconds:.3f} times what {what} takes, {seconds * 1e3:.2f} ms"
+    if not zenflow["fits"]:
+        line += f"  does not fit: {zenflow['device_bytes'] / 1e9:.1f} GB, {zenflow['device_bytes_free'] / 1e9:.1f} are free"
     return line
 
 
