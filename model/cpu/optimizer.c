@@ -50,7 +50,8 @@ static void update_channel(const struct matrix_rows *m, const struct channel_upd
     const size_t cols = (size_t)m->cols, at = (size_t)u->row * cols;
     const size_t waiting = (size_t)u->slot * cols;
     const size_t state = m->visiting ? u->visit : waiting;
-    const float *gradient = source == ROWS_GRADIENT ? m->waiting + waiting : m->window + at;
+    const bool gathered = source == ROWS_WINDOW && m->window;
+    const float *gradient = gathered ? m->window + at : m->waiting + waiting;
     float *value = (float *)m->values + at, *own = m->master ? m->master + state : value;
     adamw_range(own, m->m + state, m->v + state, gradient, cols, rule, scale);
     if (m->streams)

@@ -88,7 +88,8 @@ __global__ static void __launch_bounds__(ADAMW_BLOCK)
     const int cols = matrix.cols;
     const size_t at = (size_t)u.row * cols, waiting = (size_t)u.slot * cols;
     const size_t state = matrix.visiting ? u.visit : waiting;
-    const float *gradient = source == ROWS_GRADIENT ? matrix.waiting + waiting : matrix.window + at;
+    const bool gathered = source == ROWS_WINDOW && matrix.window;
+    const float *gradient = gathered ? matrix.window + at : matrix.waiting + waiting;
     bf16 *param = matrix.streams ? NULL : (bf16 *)matrix.values + at;
     float *master = matrix.master + state, *m = matrix.m + state, *v = matrix.v + state;
     const bool wide = fits_pack<4>(param, 8, cols) && fits_pack<4>(master, 16, cols) &&

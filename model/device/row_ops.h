@@ -129,7 +129,8 @@ struct shared_rows {
  * beside the model's. */
 #define ROW_SIDE_BLOCKS 32
 
-/* Which rows an operator reads: this step's gradient, as take_rows left it, or gathered ones. */
+/* Which rows an operator reads: this step's gradient, as take_rows left it; or gathered ones, which
+ * lie there too where the device has no window. */
 enum row_source { ROWS_GRADIENT, ROWS_WINDOW };
 
 /* What the norms of all channels say about a step; in device memory. */

@@ -99,7 +99,7 @@ static void copy_window(struct engine *e, const struct matrix *m, float *values,
     if (!m->window) { /* none is ever open */
         if (!write)
             memset(values, 0, bytes);
-    } else if (e->config.accumulate == ENGINE_ACCUMULATE_HOST) {
+    } else if (m->host.window) {
         memcpy(to, from, bytes);
     } else {
         d->copy(d->compute, to, from, bytes);

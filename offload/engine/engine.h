@@ -69,6 +69,8 @@ struct engine_config {
     bool offload_important;  /* important channels' state stays on the host between steps */
     int full_warm_up_rounds; /* steps at the start that update every channel, without lag */
     enum engine_accumulate accumulate;
+    int device_windows; /* with ENGINE_ACCUMULATE_HOST: of so many blocks, the first ones, windows
+                           are in device memory all the same */
     bool zero_copy; /* operators cross the link, in place of copies; always where device memory is
                        the host's */
     bool all_steps; /* a host update stands for all steps of its window, as AdamW would have made

@@ -23,20 +23,25 @@ struct host_arrays {
     int16_t *remainders; /* NULL where parameters are fp32 */
 };
 
-/* Whether windows are in host memory. */
-static bool holds_windows(const struct engine *e)
+/* Elements of the windows that are in host memory. */
+static size_t window_elements(const struct engine *e)
 {
-    return e->config.accumulate == ENGINE_ACCUMULATE_HOST && !updates_from_staged(e);
+    size_t n = 0;
+    for (int i = 0; i < e->n_matrices; i++) {
+        const struct matrix *m = &e->matrices[i];
+        n += m->selectable && gathers_on_host(e, m->param->layer) ? owned_elements(m) : 0;
+    }
+    return updates_from_staged(e) ? 0 : n;
 }
 
 static struct host_arrays arrays_of(const struct engine *e)
 {
     const size_t n = e->host.elements, bytes = n * dtype_size(exchange_dtype(e));
-    const bool windows = holds_windows(e);
+    const size_t windows = window_elements(e);
     float *floats = (float *)e->host.state;
     struct host_arrays a = {.m = floats, .v = floats + n};
-    a.windows = windows ? floats + 2 * n : e->windows.memory;
-    char *behind = (char *)(floats + (windows ? 3 : 2) * n);
+    a.windows = windows > 0 ? floats + 2 * n : NULL;
+    char *behind = (char *)(floats + 2 * n + windows);
     a.parameters = e->host.pinned ? e->host.pinned : behind;
     behind += e->host.pinned ? 0 : bytes;
     a.remainders = e->config.bf16 ? (int16_t *)behind : NULL;
@@ -51,8 +56,17 @@ static void place_matrix(struct engine *e, struct matrix *m, const struct host_a
     m->host.remainders = a->remainders ? a->remainders + at : NULL;
     m->host.m = a->m + at;
     m->host.v = a->v + at;
-    m->window = a->windows ? a->windows + at : NULL;
-    m->host.window = e->config.accumulate == ENGINE_ACCUMULATE_HOST ? m->window : NULL;
+}
+
+/* Its window, in the host's memory or the device's, of which so much is taken already. */
+static void place_window(struct engine *e, struct matrix *m, const struct host_arrays *a,
+                         size_t taken[2])
+{
+    const bool on_host = gathers_on_host(e, m->param->layer);
+    float *windows = on_host ? a->windows : e->windows.memory;
+    m->window = windows ? windows + taken[on_host] : NULL;
+    m->host.window = on_host ? m->window : NULL;
+    taken[on_host] += owned_elements(m);
 }
 
 /* Each channel of each matrix has a count of updates; the host's state exists where channels may be
@@ -60,7 +74,7 @@ static void place_matrix(struct engine *e, struct matrix *m, const struct host_a
 static void place_host_state(struct engine *e)
 {
     const struct host_arrays arrays = arrays_of(e);
-    size_t at = 0, row = 0, staged = 0;
+    size_t at = 0, row = 0, staged = 0, windows[2] = {0};
     e->host.updates = zf_calloc(e->n_channels, sizeof *e->host.updates);
     if (notes_norms(e))
         e->host.norms = zf_calloc(2 * e->n_channels, sizeof *e->host.norms);
@@ -83,10 +97,13 @@ static void place_host_state(struct engine *e)
         if (!m->selectable)
             continue;
         place_matrix(e, m, &arrays, at);
+        place_window(e, m, &arrays, windows);
+        at += owned_elements(m);
+        if (!gathers_on_host(e, m->param->layer))
+            continue;
         if (e->host.staged)
             m->staged = (char *)e->host.staged + staged * dtype_size(exchange_dtype(e));
         m->host.staged = updates_from_staged(e) ? m->staged : NULL;
-        at += owned_elements(m);
         staged += deferred_elements(m);
     }
 }
@@ -121,7 +138,7 @@ const struct host_adam_chunk *host_chunks(const struct engine *e, int layer)
 
 static size_t window_bytes(const struct engine *e)
 {
-    return holds_windows(e) ? e->host.elements * sizeof(float) : 0;
+    return window_elements(e) * sizeof(float);
 }
 
 static size_t pinned_bytes(const struct engine *e)
@@ -140,8 +157,9 @@ static size_t staged_bytes(const struct engine *e)
 {
     size_t n = 0;
     for (int i = 0; i < e->n_matrices; i++)
-        n += deferred_elements(&e->matrices[i]);
-    return e->config.accumulate == ENGINE_ACCUMULATE_HOST ? n * dtype_size(exchange_dtype(e)) : 0;
+        if (gathers_on_host(e, e->matrices[i].param->layer))
+            n += deferred_elements(&e->matrices[i]);
+    return n * dtype_size(exchange_dtype(e));
 }
 
 struct engine_host_use host_held(const struct engine *e)

@@ -248,8 +248,9 @@ struct stalls {
 struct batches {
     struct matrix_rows *rows; /* (n_matrices) in device memory; it never changes */
     struct matrix_batch all;
-    struct matrix_batch *layers; /* (n_layers) of each layer's */
-    int *first_of_layer;         /* (n_layers + 1) index of its first matrix */
+    struct matrix_batch gathering; /* of those whose windows are on the device */
+    struct matrix_batch *layers;   /* (n_layers) of each layer's */
+    int *first_of_layer;           /* (n_layers + 1) index of its first matrix */
 };
 
 /* Of this step's gradient, over all ranks' channels. */
@@ -467,6 +468,14 @@ static inline bool updates_from_staged(const struct engine *e)
 {
     return e->config.accumulate == ENGINE_ACCUMULATE_HOST && e->config.topk_ratio <= 0 &&
            e->config.update_interval == 1 && e->config.apply_lag == 0;
+}
+
+/* Whether a layer's gradients gather on the host. */
+static inline bool gathers_on_host(const struct engine *e, int layer)
+{
+    const bool is_block = layer > 0 && layer < e->table->n_layers - 1;
+    return e->config.accumulate == ENGINE_ACCUMULATE_HOST &&
+           (updates_from_staged(e) || !is_block || layer > e->config.device_windows);
 }
 
 /* Whether windows note how large the gradients in them are, which their sums do not tell. */

@@ -645,7 +645,7 @@ static void bring_windows(struct engine *e, int matrix, const int *rows, int n,
                           struct step_report *report)
 {
     const struct matrix *m = &e->matrices[matrix];
-    if (n == 0 || e->config.accumulate == ENGINE_ACCUMULATE_DEVICE)
+    if (n == 0 || !gathers_on_host(e, m->param->layer))
         return;
     state_upload_windows(e, m, rows, n);
     report->bytes_up += sizeof(float) * (size_t)n * (size_t)m->cols;
@@ -694,8 +694,7 @@ static void adopt_first(struct engine *e, struct group *g, int *rows, struct ste
     table_list_end(e);
     streams_follow(e, e->streams.carrying, e->device->compute);
     carry_bring(e);
-    const bool on_device = e->config.accumulate == ENGINE_ACCUMULATE_DEVICE;
-    channels_update(e, on_device ? ROWS_WINDOW : ROWS_GRADIENT, e->lr, e->windows.scale, report);
+    channels_update(e, ROWS_WINDOW, e->lr, e->windows.scale, report);
     channels_count_updates(e);
 }
 

@@ -26,7 +26,6 @@ static struct matrix_rows rows_of(const struct engine *e, const struct matrix *m
 {
     const size_t first = m->first_channel + (size_t)m->owned.first;
     const struct state_arrays *state = state_arrays(e, m);
-    const bool on_device = e->config.accumulate == ENGINE_ACCUMULATE_DEVICE;
     return (struct matrix_rows){.values = m->values,
                                 .gradient = m->grad,
                                 .norms = e->norms.squared + first,
@@ -34,7 +33,7 @@ static struct matrix_rows rows_of(const struct engine *e, const struct matrix *m
                                 .slot = e->selection.slot_device + first,
                                 .deferred = m->deferred,
                                 .waiting = m->slots->waiting,
-                                .window = on_device ? m->window : NULL,
+                                .window = gathers_on_host(e, m->param->layer) ? NULL : m->window,
                                 .staged = m->staged,
                                 .master = state->master,
                                 .m = state->m,
@@ -53,6 +52,12 @@ static void find_batches(struct engine *e, const struct matrix_rows *rows)
 {
     const int *of = e->batches.first_of_layer;
     e->batches.all = matrix_batch_part(rows, e->batches.rows, 0, e->n_matrices);
+    int first = 0, last = e->table->n_layers;
+    while (first < last && gathers_on_host(e, first))
+        first++;
+    while (last > first && gathers_on_host(e, last - 1))
+        last--;
+    e->batches.gathering = matrix_batch_part(rows, e->batches.rows, of[first], of[last]);
     for (int layer = 0; layer < e->table->n_layers; layer++)
         e->batches.layers[layer] =
             matrix_batch_part(rows, e->batches.rows, of[layer], of[layer + 1]);

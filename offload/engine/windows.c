@@ -24,25 +24,31 @@ static void set_deferred(struct engine *e, char *memory, size_t *at, size_t size
     }
 }
 
-/* Where each matrix's deferred gradients are taken to. All have a place where they wait for the
+/* Where a layer's deferred gradients are taken to: a place of its own, in which they wait for the
  * clipping factor; where they only wait for the link, layers share slots as their gradients do. */
+static size_t deferred_place(const struct engine *e, int layer)
+{
+    return (size_t)(gathers_on_host(e, layer) ? streams_slot(e, layer)
+                                              : e->table->n_layers + layer);
+}
+
 static void place_deferred(struct engine *e)
 {
-    const bool shares = e->config.accumulate == ENGINE_ACCUMULATE_HOST;
-    const size_t n_layers = (size_t)e->table->n_layers, size = dtype_size(exchange_dtype(e));
-    size_t *begin = zf_calloc(n_layers + 1, sizeof *begin), *at = zf_calloc(n_layers, sizeof *at);
+    const size_t n_layers = (size_t)e->table->n_layers, n_places = 2 * n_layers;
+    const size_t size = dtype_size(exchange_dtype(e));
+    size_t *begin = zf_calloc(n_places + 1, sizeof *begin), *at = zf_calloc(n_layers, sizeof *at);
     struct arena *a = &e->arena;
     for (int i = 0; i < e->n_matrices; i++)
         at[e->matrices[i].param->layer] += deferred_elements(&e->matrices[i]);
     for (size_t layer = 0; layer < n_layers; layer++) {
-        size_t *most = &begin[shares ? (size_t)streams_slot(e, (int)layer) + 1 : layer + 1];
+        size_t *most = &begin[deferred_place(e, (int)layer) + 1];
         *most = at[layer] > *most ? at[layer] : *most;
     }
-    for (size_t slot = 0; slot < n_layers; slot++)
-        begin[slot + 1] += begin[slot];
-    char *memory = arena_take(a, &a->use.gradients, begin[n_layers], size);
+    for (size_t place = 0; place < n_places; place++)
+        begin[place + 1] += begin[place];
+    char *memory = arena_take(a, &a->use.gradients, begin[n_places], size);
     for (size_t layer = 0; layer < n_layers; layer++)
-        at[layer] = begin[shares ? (size_t)streams_slot(e, (int)layer) : layer];
+        at[layer] = begin[deferred_place(e, (int)layer)];
     if (memory)
         set_deferred(e, memory, at, size);
     free(begin);
@@ -53,8 +59,13 @@ void windows_place(struct engine *e)
 {
     struct arena *a = &e->arena;
     place_deferred(e);
-    if (e->config.accumulate == ENGINE_ACCUMULATE_DEVICE)
-        e->windows.memory = arena_take(a, &a->use.windows, e->host.elements, sizeof(float));
+    size_t n = 0;
+    for (int i = 0; i < e->n_matrices; i++) {
+        const struct matrix *m = &e->matrices[i];
+        n += m->selectable && !gathers_on_host(e, m->param->layer) ? owned_elements(m) : 0;
+    }
+    if (n > 0)
+        e->windows.memory = arena_take(a, &a->use.windows, n, sizeof(float));
     e->windows.scale = arena_take(a, &a->use.workspace, 1, sizeof *e->windows.scale);
 }
 
@@ -146,7 +157,7 @@ static size_t accumulate_bytes(void *argument, int chunk)
 
 void windows_make_room(struct engine *e, int layer)
 {
-    if (e->config.accumulate == ENGINE_ACCUMULATE_HOST)
+    if (gathers_on_host(e, layer))
         e->device->event_order(e->streams.reducing, e->streams.sent[streams_slot(e, layer)]);
 }
 
@@ -181,7 +192,7 @@ static void copy_staged(struct engine *e, int layer)
 
 void windows_stage(struct engine *e, int layer)
 {
-    if (!e->host.workers || e->config.accumulate != ENGINE_ACCUMULATE_HOST)
+    if (!e->host.workers || !gathers_on_host(e, layer))
         return;
     const size_t bytes = stage_bytes(e, layer);
     if (bytes == 0)
@@ -214,12 +225,12 @@ static uint64_t fresh_groups(const struct engine *e)
 void windows_accumulate_on_device(struct engine *e)
 {
     struct device *d = e->device;
-    if (!e->host.workers || e->config.accumulate == ENGINE_ACCUMULATE_HOST)
+    if (!e->host.workers || e->batches.gathering.n == 0)
         return;
     streams_follow(e, d->compute,
                    e->streams.down); /* a window that is being sent does not begin anew */
     const struct channel_set set = all_channels(e);
-    d->row_ops->accumulate_rows(d->compute, &e->batches.all, exchange_dtype(e), &set,
+    d->row_ops->accumulate_rows(d->compute, &e->batches.gathering, exchange_dtype(e), &set,
                                 fresh_groups(e), &e->norms.summary->factor);
 }
 
@@ -269,8 +280,9 @@ void windows_count_step(struct engine *e, float factor, struct step_report *repo
         struct host_work *work = &e->windows.accumulation;
         if (!updates_from_staged(e))
             for (int layer = 0; layer < e->table->n_layers; layer++)
-                host_submit(e, work, layer, e->streams.down, accumulate_chunk, accumulate_bytes,
-                            &work->layers[layer]);
+                if (gathers_on_host(e, layer))
+                    host_submit(e, work, layer, e->streams.down, accumulate_chunk, accumulate_bytes,
+                                &work->layers[layer]);
         report->bytes_down += e->windows.staged_bytes;
     }
 }
@@ -321,7 +333,7 @@ static void update_layer(struct engine *e, struct group *g, int layer, float lr,
 {
     struct layer_work *work = &g->update.layers[layer];
     exchange_reuse(e, g, layer);
-    if (e->config.accumulate == ENGINE_ACCUMULATE_DEVICE)
+    if (!gathers_on_host(e, layer))
         send_means(e, g, layer, report);
     work->update = (struct host_adam_job){.chunks = host_chunks(e, layer),
                                           .group = g->index,

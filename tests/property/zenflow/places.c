@@ -73,6 +73,7 @@ static struct place place(int i)
     p.config.values_follow = true;
     p.config.bf16 = problem_device->dtype == DTYPE_BF16 || i % 5 == 0;
     p.config.accumulate = i % 2 ? ENGINE_ACCUMULATE_HOST : ENGINE_ACCUMULATE_DEVICE;
+    p.config.device_windows = (i + i / 4) % 3 == 2 ? 2 : 0; /* of those on the host */
     p.config.offload_important = i / 2 % 2;
     p.config.params_on_host = params_places[params].on_host;
     p.config.params_divided = params_places[params].divided;
@@ -110,10 +111,12 @@ static const char *describe(const struct place *p)
 {
     static char text[200];
     snprintf(text, sizeof text,
-             "host windows %d, offload %d, parameters on the host %d, divided %d, in %d slots, %d "
+             "host windows %d but for %d blocks, offload %d, parameters on the host %d, divided "
+             "%d, in %d slots, %d "
              "slots for gradients, zero copy %d",
-             p->config.accumulate, p->config.offload_important, p->config.params_on_host,
-             is_divided(p), p->size.value_slots, p->size.gradient_slots, p->config.zero_copy);
+             p->config.accumulate, p->config.device_windows, p->config.offload_important,
+             p->config.params_on_host, is_divided(p), p->size.value_slots, p->size.gradient_slots,
+             p->config.zero_copy);
     return text;
 }
 
@@ -578,7 +581,8 @@ static void crosses_as_reckoned(const struct gpt_config *model, const struct pla
     const double in_blocks = copies ? n.blocks : n.deferred_in_blocks;
     const double arriving = leaving - (streams ? in_blocks : 0);
     const bool on_host = p->config.accumulate == ENGINE_ACCUMULATE_HOST;
-    const double expected_down = 2 * size * leaving * (on_host ? S : 1);
+    const double in_means = on_host ? in_blocks * p->config.device_windows / blocks : leaving;
+    const double expected_down = 2 * size * (in_means + S * (leaving - in_means));
     const double expected_up = 2 * size * (arriving + S * each_step);
     if (crossed[0] != expected_down || crossed[1] != expected_up)
         fail_msg("%.0f bytes down, not %.0f, and %.0f up, not %.0f: %s", crossed[0], expected_down,
