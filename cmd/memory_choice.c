@@ -141,6 +141,19 @@ static void name_windows(const struct config *c, char *text, size_t size)
     snprintf(text, size, ZENF "accumulate \"%s\"", host ? "host" : "device");
 }
 
+static bool gather_all_on_host(struct config *c)
+{
+    const bool can = c->do_train && c->zenflow.enabled && c->zenflow.device_windows > 0 &&
+                     c->zenflow.accumulate == ZENFLOW_ACCUMULATE_HOST;
+    c->zenflow.device_windows = 0;
+    return can;
+}
+
+static void name_device_windows(const struct config *c, char *text, size_t size)
+{
+    snprintf(text, size, ZENF "device_windows %d", c->zenflow.device_windows);
+}
+
 static bool leaves_important(const struct config *c)
 {
     return c->zenflow.enabled && c->zenflow.offload == CONFIG_AUTO;
@@ -270,6 +283,7 @@ static const struct change {
     {leaves_micro_batch, divide_batch, name_micro_batch, ANY, {MICRO, STEPS}},
     {leaves_recomputation, recompute, name_recomputation, ANY, {"gradient_checkpointing"}},
     {leaves_windows, gather_on_host, name_windows, TO_HOST, {ZENF "accumulate"}},
+    {never, gather_all_on_host, name_device_windows, TO_HOST, {NULL}},
     {never, divide_parameters, name_division, ANY, {NULL}},
     {leaves_parameters, offload_parameters, name_parameters, TO_HOST, {OFFLOAD_PARAM "device"}},
     {leaves_important, offload_important, name_important, TO_HOST, {ZENF "offload"}},
@@ -447,6 +461,8 @@ void memory_settle(const struct memory_job *job, struct config *c)
         c->gradient_checkpointing = false;
     if (leaves_windows(c))
         c->zenflow.accumulate = ZENFLOW_ACCUMULATE_DEVICE;
+    if (c->zenflow.device_windows == CONFIG_AUTO)
+        c->zenflow.device_windows = 0;
     if (c->zenflow.offload == CONFIG_AUTO)
         c->zenflow.offload = false;
     if (leaves_parameters(c))
@@ -518,27 +534,54 @@ static bool keep_parameters(const struct memory_job *job, struct config *c,
     return true;
 }
 
-/* As many slots for parameters as fit. */
-static void fill_with_slots(const struct memory_job *job, struct config *c,
-                            const struct memory_room *room, char *told, size_t size)
+static int *slots_of(struct config *c)
+{
+    return &c->param_buffers;
+}
+
+static int *windows_of(struct config *c)
+{
+    return &c->zenflow.device_windows;
+}
+
+/* As many blocks have something on the device as fit. Returns what one more lacks, if there is one. */
+static struct memory_lack fill(const struct memory_job *job, struct config *c,
+                               const struct memory_room *room, int *count_of(struct config *))
 {
     struct config more = *c;
     struct memory_lack lack = {0};
-    while (sum_of(lack) <= 0 && more.param_buffers < job->model->n_layer) {
-        c->param_buffers = more.param_buffers++;
+    while (*count_of(c) < job->model->n_layer && sum_of(lack) <= 0) {
+        ++*count_of(&more);
         lack = memory_lack(job, &more, room);
+        *count_of(c) += sum_of(lack) <= 0;
     }
-    if (sum_of(lack) <= 0)
-        c->param_buffers = more.param_buffers;
-    if (keep_parameters(job, c, room, told, size))
-        return;
-    append(told, size, "chosen: " OFFLOAD_PARAM "buffer_count %d of %d blocks", c->param_buffers,
-           job->model->n_layer);
+    return lack;
+}
+
+static void tell_count(const struct memory_job *job, const char *key, int count,
+                       struct memory_lack lack, char *told, size_t size)
+{
+    append(told, size, "chosen: %s %d of %d blocks", key, count, job->model->n_layer);
     if (sum_of(lack) > 0) {
-        append(told, size, "; %d need ", more.param_buffers);
+        append(told, size, "; %d need ", count + 1);
         append_lack(told, size, lack);
     }
     append(told, size, "\n");
+}
+
+static void fill_with_slots(const struct memory_job *job, struct config *c,
+                            const struct memory_room *room, char *told, size_t size)
+{
+    const struct memory_lack lack = fill(job, c, room, slots_of);
+    if (!keep_parameters(job, c, room, told, size))
+        tell_count(job, OFFLOAD_PARAM "buffer_count", c->param_buffers, lack, told, size);
+}
+
+static void fill_with_windows(const struct memory_job *job, struct config *c,
+                              const struct memory_room *room, char *told, size_t size)
+{
+    const struct memory_lack lack = fill(job, c, room, windows_of);
+    tell_count(job, ZENF "device_windows", c->zenflow.device_windows, lack, told, size);
 }
 
 void memory_choose(const struct memory_job *job, struct config *c, const struct memory_room *room,
@@ -548,6 +591,7 @@ void memory_choose(const struct memory_job *job, struct config *c, const struct 
     for (int i = 0; i < N_CHANGES; i++)
         k.allowed[i] = changes[i].is_left(c) && (c->do_train || places_parameters(&changes[i]));
     const bool slots = leaves_slots(c);
+    const bool windows = leaves_windows(c) && c->zenflow.device_windows == CONFIG_AUTO;
     memory_settle(job, c);
     const struct config from = *c;
     const bool fits = sum_of(search(job, &from, room, &k, c)) <= 0;
@@ -557,6 +601,8 @@ void memory_choose(const struct memory_job *job, struct config *c, const struct 
             tell(job, &k, i, &from, c, room, told, size);
     if (fits && slots && engine_value_slots(c) > 0)
         fill_with_slots(job, c, room, told, size);
+    if (fits && windows && c->zenflow.accumulate == ZENFLOW_ACCUMULATE_HOST)
+        fill_with_windows(job, c, room, told, size);
 }
 
 /* ---- what would fit ---- */

@@ -67,6 +67,8 @@ static const struct bench_option option_table[] = {
      "of ZenFlow (1)"},
     {"--accumulate", "device|host", BENCH_TEXT, FIELD(accumulate), 0, 0,
      "where ZenFlow's windows are (device; with --fit: chosen)"},
+    {"--device_windows", "N", BENCH_WHOLE, FIELD(config.zenflow.device_windows), 0, 1 << 16,
+     "blocks whose windows are not on the host with the others (0; with --fit: chosen)"},
     {"--offload", NULL, BENCH_FLAG, FIELD(offload), 0, 0,
      "important channels' state rests on the host (no; with --fit: chosen)"},
     {"--zero_copy", NULL, BENCH_FLAG, FIELD(config.zero_copy), 0, 0,
@@ -574,6 +576,7 @@ static void set_defaults(struct options *o)
     c->zenflow.select_interval = 16;
     c->zenflow.update_interval = 4;
     c->zenflow.overlap_step = true;
+    c->zenflow.device_windows = CONFIG_AUTO;
 }
 
 bool bench_train(int argc, char **argv, struct zf_error *err)

@@ -108,6 +108,7 @@ struct zenflow_config {
     bool stagger;                  /* one group's window closes each step */
     int apply_lag;                 /* steps until a host update is visible; 0 without overlap */
     enum zenflow_accumulate accumulate;
+    int device_windows; /* blocks whose windows are not on the host with the others; CONFIG_AUTO */
     enum zenflow_deferred deferred_update; /* what a host update stands for, of its window */
     double deferred_lr_scale;              /* of host updates, or ZENFLOW_LR_SQRT */
 };

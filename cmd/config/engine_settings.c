@@ -21,6 +21,7 @@ static void set_zenflow(struct engine_config *e, const struct config *c)
     e->full_warm_up_rounds = z->full_warm_up_rounds;
     e->accumulate = z->accumulate == ZENFLOW_ACCUMULATE_HOST ? ENGINE_ACCUMULATE_HOST
                                                              : ENGINE_ACCUMULATE_DEVICE;
+    e->device_windows = z->device_windows > 0 ? z->device_windows : 0;
     e->all_steps = z->deferred_update == ZENFLOW_ALL_STEPS;
     e->deferred_lr_scale =
         z->deferred_lr_scale == ZENFLOW_LR_SQRT ? ENGINE_LR_SQRT : z->deferred_lr_scale;

@@ -286,6 +286,10 @@ const struct config_key config_table[] = {
                "steps until an update of the host is visible; 0 without overlap_step")},
     {DS_CHOICE(ZENF "accumulate", zenflow.accumulate, "auto|device|host", "auto",
                "where deferred gradients are summed; auto: on the device if they fit")},
+    {DS_NUMBER_OR(
+        "auto", CONFIG_INT, ZENF "device_windows", zenflow.device_windows, "auto", 0, INT_MAX,
+        "with accumulate host: blocks whose sums are on the device all the same; auto: as "
+        "many as fit where accumulate is auto, else none")},
     {DS_CHOICE(ZENF "deferred_update", zenflow.deferred_update, "one_step|all_steps", "one_step",
                "what a deferred update stands for: one AdamW step with the mean gradient, or all "
                "steps that it covers")},

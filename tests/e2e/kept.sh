@@ -198,7 +198,8 @@ lists = {
         num_threads gradient_checkpointing zero_optimization.stage zero_optimization.offload_optimizer.zero_copy
         zero_optimization.offload_param.device zero_optimization.stage3_prefetch_bucket_size
         zero_optimization.offload_param.buffer_count zero_optimization.zenflow.offload
-        zero_optimization.zenflow.pt_reserved_cores_perc zero_optimization.zenflow.accumulate""".split(),
+        zero_optimization.zenflow.pt_reserved_cores_perc zero_optimization.zenflow.accumulate
+        zero_optimization.zenflow.device_windows""".split(),
 }
 decided = sorted(key for names in lists.values() for key in names)
 assert len(keys) > 100

@@ -374,6 +374,7 @@ struct engine_config problem_random_config(unsigned seed)
     c.offload_important = between(0, 3, 56, seed) == 0;
     c.full_warm_up_rounds = between(0, 2, 57, seed) ? 0 : between(1, 4, 58, seed);
     c.accumulate = between(0, 1, 59, seed) ? ENGINE_ACCUMULATE_DEVICE : ENGINE_ACCUMULATE_HOST;
+    c.device_windows = between(0, 2, 65, seed); /* of those on the host */
     c.deferred_lr_scale = between(0, 2, 60, seed) ? 1 : ENGINE_LR_SQRT;
     c.adam_w_mode = between(0, 3, 61, seed) > 0;
     c.reselect_when_stale = between(0, 1, 62, seed);
@@ -388,10 +389,11 @@ const char *problem_describe(const struct engine_config *c)
     static char text[256];
     snprintf(
         text, sizeof text,
-        "topk %g, S %d, lag %d, select %d, stagger %d, offload %d, warm-up %d, host windows %d, "
+        "topk %g, S %d, lag %d, select %d, stagger %d, offload %d, warm-up %d, host windows %d "
+        "but for %d blocks, "
         "lr scale %g, all steps %d, bf16 %d, stale %d, zero copy %d",
         c->topk_ratio, c->update_interval, c->apply_lag, c->select_every, c->stagger,
-        c->offload_important, c->full_warm_up_rounds, c->accumulate, c->deferred_lr_scale,
-        c->all_steps, c->bf16, c->reselect_when_stale, c->zero_copy);
+        c->offload_important, c->full_warm_up_rounds, c->accumulate, c->device_windows,
+        c->deferred_lr_scale, c->all_steps, c->bf16, c->reselect_when_stale, c->zero_copy);
     return text;
 }
