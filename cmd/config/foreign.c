@@ -106,10 +106,10 @@ static const struct config_foreign special[] = {
      .note = "trainer_log.jsonl has the time of a step, and trace that of its parts"},
     {.name = ZERO "offload_optimizer.pin_memory",
      .harmless = "true",
-     .note = "with a GPU the host's memory is always pinned"},
+     .note = "with a GPU what copies cross is always pinned, and the state's arrays never"},
     {.name = ZERO "offload_param.pin_memory",
      .harmless = "true",
-     .note = "with a GPU the host's memory is always pinned"},
+     .note = "with a GPU parameters on the host are always pinned"},
 
     /* DeepSpeed's keys that would change the result */
     {REFUSED("fp16", NO_FP16)},
