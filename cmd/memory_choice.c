@@ -467,8 +467,10 @@ void memory_settle(const struct memory_job *job, struct config *c)
         c->zenflow.offload = false;
     if (leaves_parameters(c))
         c->offload_param = OFFLOAD_NONE;
-    if (c->param_buffers == CONFIG_AUTO)
+    if (c->param_buffers == CONFIG_AUTO) { /* where there are no slots too */
         c->param_buffers = job->model->n_layer < LEAST_SLOTS ? job->model->n_layer : LEAST_SLOTS;
+        config_mark_auto(c, OFFLOAD_PARAM "buffer_count");
+    }
 }
 
 /* Without training nothing else is to be chosen. */

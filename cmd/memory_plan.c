@@ -1,11 +1,15 @@
 #include "cmd/memory_plan.h"
 
+#include "cmd/config/engine_settings.h"
 #include "cmd/config/table.h"
 #include "cmd/memory_choice.h"
 #include "data/log.h"
 
 #include <stdio.h>
 #include <string.h>
+
+#define ZERO         "zero_optimization."
+#define BUFFER_COUNT ZERO "offload_param.buffer_count"
 
 static struct memory_job job_of(const struct run *run, int longest)
 {
@@ -95,12 +99,34 @@ static void warn_of_slots(const struct run *run)
 {
     const struct config *c = run->config;
     const int blocks = run->model_config.n_layer;
-    const char *key = "zero_optimization.offload_param.buffer_count";
-    if (config_is_given(c, key) && c->offload_param == OFFLOAD_CPU && c->param_buffers >= blocks)
+    if (config_is_given(c, BUFFER_COUNT) && c->offload_param == OFFLOAD_CPU &&
+        c->param_buffers >= blocks)
         log_warn(
             "%s is %d, and the model has %d blocks: all of them have room on the device, so that "
             "offload_param saves nothing there",
-            key, c->param_buffers, blocks);
+            BUFFER_COUNT, c->param_buffers, blocks);
+}
+
+/* What was asked for of crossings that this run does not have. */
+static void warn_of_idle(const struct run *run)
+{
+    static const char no_slots[] =
+        "all parameters stay on the device; they come to it only with offload_param.device "
+        "\"cpu\", or in stage 3 of several ranks";
+    const struct config *c = run->config;
+    const bool slots = engine_value_slots(c) > 0;
+    const struct {
+        bool idle;
+        const char *key, *why;
+    } keys[] = {{!slots && config_is_given(c, BUFFER_COUNT), BUFFER_COUNT, no_slots},
+                {!slots && c->prefetch == 0, ZERO "stage3_prefetch_bucket_size", no_slots},
+                {run->device->unified && c->zero_copy, ZERO "offload_optimizer.zero_copy",
+                 "the device is the CPU, whose operators work in the host's memory anyway"}};
+    char where[512];
+    for (size_t i = 0; i < sizeof keys / sizeof *keys; i++)
+        if (keys[i].idle)
+            log_warn("%s has no meaning here: %s",
+                     config_name_origin(c, keys[i].key, where, sizeof where), keys[i].why);
 }
 
 bool memory_plan(struct run *run, int longest, struct zf_error *err)
@@ -110,6 +136,7 @@ bool memory_plan(struct run *run, int longest, struct zf_error *err)
     struct device *d = run->device;
     choose(run, longest, &room);
     warn_of_slots(run);
+    warn_of_idle(run);
     run->size = memory_step_size(&job, run->config);
     run->memory = memory_need(&job, run->config);
     const size_t needed = memory_total(&run->memory);

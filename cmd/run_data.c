@@ -405,9 +405,9 @@ static void tell_of_unused(const struct config *c)
         log_warn("validation_file %s is not read: do_eval is false", c->validation_file);
     if (c->train_file && !c->do_train)
         log_warn("train_file %s is not read: do_train is false", c->train_file);
-    if (c->resume_from_checkpoint && !c->do_train)
-        log_warn("resume_from_checkpoint %s is not read: do_train is false",
-                 c->resume_from_checkpoint);
+    if (c->resume_from_checkpoint && (c->plan || !c->do_train))
+        log_warn("resume_from_checkpoint %s is not read: %s", c->resume_from_checkpoint,
+                 c->plan ? "a plan is of a run from its start" : "do_train is false");
 }
 
 bool run_load_data(struct run *run, struct zf_error *err)

@@ -1,4 +1,5 @@
 /* The table for people: the manual's options and --print_config; and config_write. */
+#include "cmd/config/engine_settings.h"
 #include "cmd/config/table.h"
 #include "cmd/manual/manual.h"
 #include "data/alloc.h"
@@ -72,7 +73,7 @@ void config_add_options(struct manual *m)
             add_key(m, &config_table[i]);
 }
 
-/* False for keys of a block that is not in use. */
+/* False for keys of what is not in use. */
 static bool counts(const struct config *c, const struct config_key *key)
 {
     const char *name = config_primary(key)->name;
@@ -80,6 +81,8 @@ static bool counts(const struct config *c, const struct config_key *key)
         return config_scheduler_takes(c->scheduler.type, name);
     if (strncmp(name, "zero_optimization.zenflow.", 26) == 0)
         return c->zenflow.enabled || strcmp(name + 26, "enabled") == 0;
+    if (strcmp(name, "zero_optimization.offload_param.buffer_count") == 0)
+        return c->offload_param != OFFLOAD_NONE || engine_divides_parameters(c);
     return true;
 }
 

@@ -51,13 +51,21 @@ void config_set_origin(struct config *c, const struct config_key *key, const str
         origin->file = zf_strdup(at->file);
 }
 
+const char *config_name_origin(const struct config *c, const char *name, char *out, size_t size)
+{
+    const struct config_key *key = config_find_option(name);
+    const struct config_origin *origin = config_origin_of_key(c, key);
+    const struct config_place at = {origin->level, origin->file, origin->line};
+    return config_name_place(&at, origin->level >= LEVEL_FILE ? origin->by->name : key->name, out,
+                             size);
+}
+
 bool config_clash(const struct config *c, const char *name, struct zf_error *err,
                   const char *format, ...)
 {
     const struct config_key *key = config_find_option(name);
     const struct config_origin *origin = config_origin_of_key(c, key);
     const struct config_key *by = origin->level >= LEVEL_FILE ? origin->by : key;
-    struct config_place at = {origin->level, origin->file, origin->line};
     char where[512], why[768];
     va_list args;
     va_start(args, format);
@@ -65,7 +73,7 @@ bool config_clash(const struct config *c, const char *name, struct zf_error *err
     va_end(args);
     json_t *value = config_value(c, by);
     char *text = config_dump(value, 0);
-    zf_fail(err, "%s is %.100s%s, but %s", config_name_place(&at, by->name, where, sizeof where),
+    zf_fail(err, "%s is %.100s%s, but %s", config_name_origin(c, name, where, sizeof where),
             value ? text : "not given",
             value && origin->level == LEVEL_DEFAULT ? " by default" : "", why);
     err->usage = origin->level == LEVEL_OPTION;

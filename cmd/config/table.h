@@ -125,6 +125,8 @@ void config_set_origin(struct config *c, const struct config_key *key, const str
                        const struct config_place *at);
 struct config_origin *config_origin_of(const struct config *c, const char *name);
 bool config_is_given(const struct config *c, const char *name);
+/* config_name_place of where a value came from, under the name by which it was given. */
+const char *config_name_origin(const struct config *c, const char *name, char *out, size_t size);
 /* Says that this value was worked out. */
 void config_mark_auto(struct config *c, const char *name);
 /* Fails with "FILE:LINE: KEY is VALUE, but ..." as the value was given. */

@@ -1,6 +1,9 @@
 /* The rules of the zenflow block, beyond each key's own range: those by which DeepSpeed refuses,
  * and ours for our keys. */
 #include "cmd/config/table.h"
+#include "data/log.h"
+
+#include <string.h>
 
 #define KEY(name) "zero_optimization.zenflow." name
 
@@ -39,11 +42,48 @@ static bool check_deferred(const struct config *c, struct zf_error *err)
                         "gradient, whose squares it does not count");
 }
 
+/* The host's workers leave cores alone without ZenFlow too. */
+static bool is_idle(const struct config_key *key)
+{
+    return key->name && strncmp(key->name, KEY(""), strlen(KEY(""))) == 0 &&
+           strcmp(key->name, KEY("enabled")) != 0 &&
+           strcmp(key->name, KEY("pt_reserved_cores_perc")) != 0;
+}
+
+/* Keys beside "enabled" false. To say that as an option is how a file's block is put aside, whose
+ * keys are then meant to do nothing. */
+static void warn_of_disabled(const struct config *c)
+{
+    const enum config_level level = config_origin_of(c, KEY("enabled"))->level;
+    char names[512] = "", where[512];
+    for (int i = 0; i < config_table_rows; i++) {
+        const struct config_key *key = &config_table[i];
+        const size_t n = strlen(names);
+        if (is_idle(key) && config_is_given(c, key->name) &&
+            config_origin_of(c, key->name)->level == level)
+            snprintf(names + n, sizeof names - n, "%s%s", n > 0 ? ", " : "",
+                     key->name + strlen(KEY("")));
+    }
+    if (*names)
+        log_warn("%s is false, and without it these have no meaning here: %s",
+                 config_name_origin(c, KEY("enabled"), where, sizeof where), names);
+}
+
+static void warn_of_no_windows(const struct config *c)
+{
+    char where[512];
+    if (c->zenflow.accumulate == ZENFLOW_ACCUMULATE_HOST && c->zenflow.topk_ratio == 1)
+        log_warn("%s has no meaning here: with topk_ratio 1 no channel is deferred",
+                 config_name_origin(c, KEY("accumulate"), where, sizeof where));
+}
+
 bool zenflow_config_resolve(struct config *c, struct zf_error *err)
 {
     struct zenflow_config *z = &c->zenflow;
-    if (!z->enabled)
+    if (!z->enabled) {
+        warn_of_disabled(c);
         return true;
+    }
     if (c->zero_stage == 0)
         return config_clash(c, "zero_optimization.stage", err, "ZenFlow needs stage 1, 2 or 3");
     if (c->offload_optimizer != OFFLOAD_CPU)
@@ -56,6 +96,7 @@ bool zenflow_config_resolve(struct config *c, struct zf_error *err)
         z->apply_lag = 0;
         config_mark_auto(c, KEY("apply_lag"));
     }
+    warn_of_no_windows(c);
     return check_selection(c, err) && check_deferred(c, err);
 }
 

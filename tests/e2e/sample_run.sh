@@ -53,6 +53,8 @@ check "piped output has no escape codes" not has_escape_codes "$scratch/printed"
 
 check "the effective configuration runs" "$train" --config "$out/zf_train_config.json" \
     --output_dir "$again"
+cp "$scratch/check.log" "$scratch/once-more"
+check "nothing in it is warned of" not grep '^warning: ' "$scratch/once-more"
 check "it gives the same model" cmp "$out/model.safetensors" "$again/model.safetensors"
 check "it gives the same log" compare "$out/trainer_log.jsonl" "$again/trainer_log.jsonl" 0
 check "it gives the same predictions" cmp "$out/SST-2.tsv" "$again/SST-2.tsv"
@@ -93,4 +95,8 @@ check "evaluation alone minds no windows" "${judge[@]}" --model_name_or_path "$o
 check "evaluation alone goes on from no checkpoint" "${judge[@]}" --model_name_or_path "$out" --resume_from_checkpoint latest
 cp "$scratch/check.log" "$scratch/printed"
 check "and says so" grep -q "^warning: resume_from_checkpoint latest is not read: do_train is false" "$scratch/printed"
+check "a plan goes on from no checkpoint" "$train" --config configs/sample.json --plan h100 --resume_from_checkpoint latest
+cp "$scratch/check.log" "$scratch/printed"
+check "and says so" grep -qx "warning: resume_from_checkpoint latest is not read: a plan is of a run from its start" \
+    "$scratch/printed"
 finish

@@ -474,6 +474,41 @@ static void warns_once_a_key(void **state)
     config_free(&c);
 }
 
+#define OFF                                                                                        \
+    "zero_optimization.zenflow.enabled is false, and without it these have no meaning here: "
+
+/* Keys of ZenFlow that do nothing, in one line; NULL: they do something, or are put aside. */
+static void warns_of_idle_zenflow_keys(void **state)
+{
+    (void)state;
+    static const struct {
+        const char *keys, *options, *warning;
+    } cases[] = {
+        {"\"enabled\": false, \"offload\": true,\n\"accumulate\": \"host\"", "",
+         ":2: " OFF "offload, accumulate\n"},
+        {"\"enabled\": false", "", NULL},
+        {"\"enabled\": false, \"pt_reserved_cores_perc\": 0.2", "", NULL},
+        {"\"enabled\": false", "--zero_optimization.zenflow.topk_ratio 0.2", NULL},
+        {"\"accumulate\": \"host\"", "--zero_optimization.zenflow.enabled false", NULL},
+        {"", "--zero_optimization.zenflow.enabled false --zero_optimization.zenflow.apply_lag 0",
+         "warning: --" OFF "apply_lag\n"},
+        {"\"topk_ratio\": 1, \"accumulate\": \"host\"", "",
+         ":2: zero_optimization.zenflow.accumulate has no meaning here: with topk_ratio 1 no "},
+        {"\"topk_ratio\": 1, \"accumulate\": \"device\"", "", NULL},
+        {"\"topk_ratio\": 0.9, \"accumulate\": \"host\"", "", NULL},
+    };
+    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
+        char text[512], options[512];
+        snprintf(text, sizeof text, ZENFLOW("%s"), cases[i].keys);
+        snprintf(options, sizeof options, COMPLETE "%s", cases[i].options);
+        assert_works(parse_text(text, options, 1), err);
+        if (count(warnings, "warning:") != (cases[i].warning != NULL) ||
+            (cases[i].warning && !strstr(warnings, cases[i].warning)))
+            fail_msg("case %zu: %s", i, warnings);
+        config_free(&c);
+    }
+}
+
 /* What is the same in two configurations: every field of the table. */
 static json_t *effective(const struct config *config)
 {
@@ -793,6 +828,7 @@ int main(void)
         cmocka_unit_test(settles_evaluation),
         cmocka_unit_test(stage_3_divides_parameters),
         cmocka_unit_test(warns_once_a_key),
+        cmocka_unit_test(warns_of_idle_zenflow_keys),
         cmocka_unit_test(leaves_places_open),
         cmocka_unit_test(writes_the_same_run),
         cmocka_unit_test(ready_configurations_parse),

@@ -317,6 +317,64 @@ static void slots_for_all_blocks_are_told_of(void **state)
     config_free(&config);
 }
 
+#define NO_SLOTS " has no meaning here: all parameters stay on the device; they come to it only "
+
+/* Where parameters do not come to the device, room for them and when they come; where its memory is
+ * the host's, how the link is crossed. */
+static void crossings_that_are_none_are_told_of(void **state)
+{
+    (void)state;
+    const char *const all[] = {"--zero_optimization.stage",
+                               "3",
+                               OPTIMIZER,
+                               "--zero_optimization.offload_optimizer.zero_copy",
+                               "--zero_optimization.offload_param.device",
+                               "cpu",
+                               "--zero_optimization.offload_param.buffer_count",
+                               "1",
+                               "--zero_optimization.stage3_prefetch_bucket_size",
+                               "0",
+                               NULL};
+    make_run(all);
+    needed();
+    assert_null(strstr(printed, "warning"));
+    config.offload_param = OFFLOAD_NONE;
+    needed();
+    assert_non_null(strstr(
+        printed, "warning: --zero_optimization.offload_param.buffer_count" NO_SLOTS "with offl"));
+    assert_non_null(strstr(
+        printed, "warning: --zero_optimization.stage3_prefetch_bucket_size" NO_SLOTS "with offl"));
+    assert_null(strstr(printed, "zero_copy"));
+    config.n_ranks = 2;
+    needed();
+    assert_null(strstr(printed, "warning"));
+    device.is_cpu = device.unified = true;
+    needed();
+    assert_non_null(strstr(printed, "warning: --zero_optimization.offload_optimizer.zero_copy has "
+                                    "no meaning here: the device is the CPU"));
+    assert_null(strstr(printed, NO_SLOTS));
+    device.is_cpu = device.unified = false;
+    config_free(&config);
+}
+
+/* "auto" asks for nothing, and what a run settles on is not kept as if it had been asked for. */
+static void slots_that_are_none_are_not_told_of(void **state)
+{
+    (void)state;
+    const char *const left[] = {"--zero_optimization.offload_param.buffer_count", "auto",
+                                "--zero_optimization.stage3_prefetch_bucket_size", "auto", NULL};
+    make_run(left);
+    needed();
+    assert_null(strstr(printed, "warning"));
+    json_t *kept = config_json(&config);
+    char *text = json_dumps(kept, 0);
+    assert_non_null(strstr(text, "stage3_prefetch_bucket_size"));
+    assert_null(strstr(text, "buffer_count"));
+    free(text);
+    json_decref(kept);
+    config_free(&config);
+}
+
 /* ---- what is left to "auto" ---- */
 
 /* What may be chosen, of a run that leaves all of it open; and what it takes. */
@@ -734,6 +792,8 @@ int main(void)
         cmocka_unit_test(parameters_are_divided_over_ranks),
         cmocka_unit_test(parameters_come_for_all_micro_batches),
         cmocka_unit_test(slots_for_all_blocks_are_told_of),
+        cmocka_unit_test(crossings_that_are_none_are_told_of),
+        cmocka_unit_test(slots_that_are_none_are_not_told_of),
         cmocka_unit_test(the_fastest_that_fits_is_chosen),
         cmocka_unit_test(the_hosts_memory_counts_too),
         cmocka_unit_test(advises_of_the_hosts_memory),
