@@ -546,7 +546,8 @@ static int *windows_of(struct config *c)
     return &c->zenflow.device_windows;
 }
 
-/* As many blocks have something on the device as fit. Returns what one more lacks, if there is one. */
+/* As many blocks have something on the device as fit. Returns what one more lacks, if there is
+ * one. */
 static struct memory_lack fill(const struct memory_job *job, struct config *c,
                                const struct memory_room *room, int *count_of(struct config *))
 {

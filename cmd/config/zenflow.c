@@ -75,6 +75,9 @@ static void warn_of_no_windows(const struct config *c)
     if (c->zenflow.accumulate == ZENFLOW_ACCUMULATE_HOST && c->zenflow.topk_ratio == 1)
         log_warn("%s has no meaning here: with topk_ratio 1 no channel is deferred",
                  config_name_origin(c, KEY("accumulate"), where, sizeof where));
+    if (c->zenflow.accumulate == ZENFLOW_ACCUMULATE_DEVICE && c->zenflow.device_windows > 0)
+        log_warn("%s has no meaning here: with accumulate \"device\" all windows are there",
+                 config_name_origin(c, KEY("device_windows"), where, sizeof where));
 }
 
 bool zenflow_config_resolve(struct config *c, struct zf_error *err)

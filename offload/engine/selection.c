@@ -516,6 +516,14 @@ void selection_adopt(struct engine *e, struct group *g, bool at_once, struct ste
     plan_host_loop(e->device->plan, (size_t)(4 * n));
 }
 
+/* Gradients are in the host's windows up to a layer, and in those of the embeddings at least. */
+static void await_windows(struct engine *e, int layer)
+{
+    while (layer > 0 && !gathers_on_host(e, layer))
+        layer--;
+    host_wait_layer(e, &e->windows.accumulation, layer);
+}
+
 /* The means of all channels that enter are on the host. What stream `down` and each worker do is in
  * the order of layers. */
 static void await_means(struct engine *e)
@@ -534,7 +542,7 @@ static void await_means(struct engine *e)
         if (last[j] < 0)
             continue;
         e->device->event_wait(e->windows.groups[j].update.layers[last[j]].handed_over);
-        host_wait_layer(e, &e->windows.accumulation, last[j]);
+        await_windows(e, last[j]);
     }
 }
 

@@ -59,6 +59,15 @@ check "parameters are on the host" says \
 check "in as many slots as fit" says \
     "^chosen: $ZERO.offload_param.buffer_count [0-9]+ of 20 blocks; [0-9]+ need [0-9.]+ MiB more"
 
+# Windows alone, with a little less than they need: most blocks' stay on the device.
+windows=(--gradient_checkpointing --$ZERO.zenflow.offload false --$ZERO.offload_param.device none)
+check "windows on the device" plan 1000 "${windows[@]}"
+some=$(($(total) - 2))
+check "not all of them" plan "$some" "${windows[@]}"
+check "are on the device" says \
+    "^chosen: $ZERO.zenflow.device_windows [1-9][0-9]* of 20 blocks(; [0-9]+ need [0-9.]+ MiB more than there is)?\$"
+check "within what there is" test "$(total)" -le "$some"
+
 # By name, and too much: the least change that fits.
 check "by name" plan $((all - 4)) --$ZERO.zenflow.accumulate device
 check "it is a warning in a plan" says "^warning: this run needs [0-9.]+ MiB of device memory, [0-9.]+ MiB more \

@@ -495,7 +495,9 @@ static void warns_of_idle_zenflow_keys(void **state)
         {"\"topk_ratio\": 1, \"accumulate\": \"host\"", "",
          ":2: zero_optimization.zenflow.accumulate has no meaning here: with topk_ratio 1 no "},
         {"\"topk_ratio\": 1, \"accumulate\": \"device\"", "", NULL},
-        {"\"topk_ratio\": 0.9, \"accumulate\": \"host\"", "", NULL},
+        {"\"topk_ratio\": 0.9, \"accumulate\": \"host\", \"device_windows\": 2", "", NULL},
+        {"\"accumulate\": \"device\", \"device_windows\": 2", "",
+         ":2: zero_optimization.zenflow.device_windows has no meaning here: with accumulate "},
     };
     for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
         char text[512], options[512];

@@ -101,8 +101,10 @@ void I5_slow_windows(void **state)
         struct problem p, q;
         c.topk_ratio = 0.1;
         c.update_interval = c.apply_lag = 4;
-        c.stagger = false;
+        c.stagger = seed % 2;
+        c.select_every = 5;
         c.accumulate = ENGINE_ACCUMULATE_HOST;
+        c.device_windows = (int)seed / 2 % 3;
         c.bf16 = true;
         problem_create(&p, seed, world, &c);
         c.worker_delay_seconds = 0.002;
