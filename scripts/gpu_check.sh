@@ -3,8 +3,8 @@
 #
 # Everything that only a GPU can tell, by one command: the tests labelled `gpu`, compute-sanitizer on the
 # CUDA tests, zf-bench's tables, and PyTorch, DeepSpeed and llm.c on the same shapes where they are
-# installed. Under 9 minutes on an H200 with 16 cores; each stage has its own time limit, and one that
-# fails does not stop the rest. Prints one table; the exit status is 1 if a test or a sanitizer failed.
+# installed. At most 9 minutes: each stage has its own time limit, those with no time left are skipped,
+# and one that fails does not stop the rest. Prints one table; the exit status is 1 if a test or a sanitizer failed.
 #
 #   bash scripts/gpu_check.sh [options]
 #
