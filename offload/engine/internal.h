@@ -1,6 +1,7 @@
 /* The engine's insides, shared by the files that implement offload/engine/engine.h. Each file owns
- * a struct of the engine's, and alone changes what is in it, but for what its functions say; the
- * rest is set when the engine is made. A file calls those above it.
+ * a struct of the engine's, and changes what is in it; others do so by its functions, but for a
+ * group's `region` and `has_leaving`, what the pool was busy before a step, and checkpoint.c, which
+ * brings all of it back. The rest is set when the engine is made. A file calls those above it.
  *
  *   streams.c     struct streams        streams and events; what is on its way to a layer
  *   stall.c       struct stalls         how long the device waits for the host
