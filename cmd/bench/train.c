@@ -68,7 +68,7 @@ static const struct bench_option option_table[] = {
     {"--accumulate", "device|host", BENCH_TEXT, FIELD(accumulate), 0, 0,
      "where ZenFlow's windows are (device; with --fit: chosen)"},
     {"--device_windows", "N", BENCH_WHOLE, FIELD(config.zenflow.device_windows), 0, 1 << 16,
-     "blocks whose windows are not on the host with the others (0; with --fit: chosen)"},
+     "with host: blocks whose windows are not there (0; with --fit: chosen)"},
     {"--offload", NULL, BENCH_FLAG, FIELD(offload), 0, 0,
      "important channels' state rests on the host (no; with --fit: chosen)"},
     {"--zero_copy", NULL, BENCH_FLAG, FIELD(config.zero_copy), 0, 0,
