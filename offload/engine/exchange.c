@@ -124,7 +124,7 @@ void exchange_place(struct engine *e)
         return;
     x->pack_elements = pack_elements(e);
     x->up = arena_take(a, &a->use.workspace, x->pack_elements, size);
-    if (e->config.accumulate == ENGINE_ACCUMULATE_DEVICE || e->config.device_windows > 0)
+    if (host_window_elements(e, false) > 0)
         x->down = arena_take(a, &a->use.workspace, x->pack_elements, size);
 }
 

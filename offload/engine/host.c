@@ -23,21 +23,21 @@ struct host_arrays {
     int16_t *remainders; /* NULL where parameters are fp32 */
 };
 
-/* Elements of the windows that are in host memory. */
-static size_t window_elements(const struct engine *e)
+size_t host_window_elements(const struct engine *e, bool on_host)
 {
     size_t n = 0;
-    for (int i = 0; i < e->n_matrices; i++) {
+    for (int i = 0; i < e->n_matrices && !updates_from_staged(e); i++) {
         const struct matrix *m = &e->matrices[i];
-        n += m->selectable && gathers_on_host(e, m->param->layer) ? owned_elements(m) : 0;
+        if (m->selectable && gathers_on_host(e, m->param->layer) == on_host)
+            n += owned_elements(m);
     }
-    return updates_from_staged(e) ? 0 : n;
+    return n;
 }
 
 static struct host_arrays arrays_of(const struct engine *e)
 {
     const size_t n = e->host.elements, bytes = n * dtype_size(exchange_dtype(e));
-    const size_t windows = window_elements(e);
+    const size_t windows = host_window_elements(e, true);
     float *floats = (float *)e->host.state;
     struct host_arrays a = {.m = floats, .v = floats + n};
     a.windows = windows > 0 ? floats + 2 * n : NULL;
@@ -138,7 +138,7 @@ const struct host_adam_chunk *host_chunks(const struct engine *e, int layer)
 
 static size_t window_bytes(const struct engine *e)
 {
-    return window_elements(e) * sizeof(float);
+    return host_window_elements(e, true) * sizeof(float);
 }
 
 static size_t pinned_bytes(const struct engine *e)

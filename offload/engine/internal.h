@@ -558,6 +558,8 @@ double stall_take(struct engine *e);
 
 /* Bytes of host memory that it will hold, or holds, by use; without `exchange`. */
 struct engine_host_use host_held(const struct engine *e);
+/* Elements of this rank's windows in host memory, or in the device's. */
+size_t host_window_elements(const struct engine *e, bool on_host);
 /* Host state, as far as channels may be deferred. Fails where there is not so much memory. */
 bool host_create(struct engine *e, struct zf_error *err);
 /* Starts the workers, who touch the state's pages, and make masters of parameters that are there

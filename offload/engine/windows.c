@@ -59,11 +59,7 @@ void windows_place(struct engine *e)
 {
     struct arena *a = &e->arena;
     place_deferred(e);
-    size_t n = 0;
-    for (int i = 0; i < e->n_matrices; i++) {
-        const struct matrix *m = &e->matrices[i];
-        n += m->selectable && !gathers_on_host(e, m->param->layer) ? owned_elements(m) : 0;
-    }
+    const size_t n = host_window_elements(e, false);
     if (n > 0)
         e->windows.memory = arena_take(a, &a->use.windows, n, sizeof(float));
     e->windows.scale = arena_take(a, &a->use.workspace, 1, sizeof *e->windows.scale);
