@@ -20,6 +20,7 @@ are skipped, so the script can be stopped and called again.
 --deferred-lr-scale, --deferred-update and --select-interval add rows for ZenFlow with that setting to the same table.
 --locality prints, of the runs that the JSON file holds, how local the important channels were, layer by
 layer, and what choosing them takes of the other ranks; no run is made.
+tests/bench/accuracy_together.py makes one table of several JSON files.
 
 Only the Python standard library is used.
 """
@@ -121,7 +122,8 @@ def parse_arguments():
                         help="what computes (cpu); with cuda, files of their own: accuracy_..._cuda.json")
     parser.add_argument("--jobs", type=int, default=2, help="runs at a time (2)")
     parser.add_argument("--threads", type=int, default=1, help="threads of each run (1)")
-    parser.add_argument("--seeds", type=int, default=3, help="seeds of each task and method (3)")
+    parser.add_argument("--seeds", type=int, default=3, help="the last seed of each task and method (3)")
+    parser.add_argument("--first-seed", type=int, default=1, help="the first of them (1)")
     parser.add_argument("--tasks", nargs="+", choices=TASKS, default=list(TASKS))
     parser.add_argument("--methods", nargs="+", choices=OWN_METHODS, default=OWN_METHODS)
     parser.add_argument("--deferred-lr-scale", metavar="X",
@@ -349,9 +351,16 @@ def format_deviation(deviation):
     return "-" if deviation is None else f"{deviation:.4f}"
 
 
+def format_seeds(runs):
+    """Their number; where runs of several files stand together, the number of each file's."""
+    files = runs[0].get("files", 1)
+    return "+".join(str(sum(r.get("file", 0) == i for r in runs)) for i in range(files))
+
+
 def format_waits(runs):
-    """Means of the runs that tell of them."""
+    """Means of the runs that tell of them; of several files the first that has such runs counts."""
     told = [r for r in runs if "stall" in r]
+    told = [r for r in told if r.get("file", 0) == min(r.get("file", 0) for r in told)]
     if not told:
         return f"{'-':>4} {'-':>6}"
     interval, stall = (statistics.fmean(r[key] for r in told) for key in ("update_interval", "stall"))
@@ -367,7 +376,7 @@ def table_row(runs, task, title, reference):
         difference = (metric - reference[0]) / reference[1]
         verdict = f"{difference:+8.2f}  {'yes' if abs(difference) <= 1 else 'NO'}"
     name = f"{TASKS[task][0]} {METRIC_TITLES[TASKS[task][2]]}"
-    return (f"{name:<16} {title:<33} {len(runs):>5} {metric:8.4f} {format_deviation(deviation):>7} "
+    return (f"{name:<16} {title:<33} {format_seeds(runs):>5} {metric:8.4f} {format_deviation(deviation):>7} "
             f"{loss:9.4f} {format_deviation(loss_deviation):>7} {format_waits(runs)} {verdict}").rstrip()
 
 
@@ -459,7 +468,7 @@ def save(document, path):
 def pending_runs(args, document):
     """Seeds outermost, so that a run that is stopped early leaves a table of whole rows."""
     done = {(r["task"], json.dumps(r["method_settings"]), r["seed"]) for r in document["runs"]}
-    return [(task, method, seed) for seed in range(1, args.seeds + 1) for task in args.tasks
+    return [(task, method, seed) for seed in range(args.first_seed, args.seeds + 1) for task in args.tasks
             for method in args.methods
             if (task, json.dumps(method_settings(args, method)), seed) not in done]
 

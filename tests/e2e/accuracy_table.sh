@@ -1,5 +1,6 @@
 #!/usr/bin/env bash
-# tests/bench/accuracy_table.py --quick, on the sample: its records, and how local the important channels were by them.
+# tests/bench/accuracy_table.py --quick, on the sample: its records, how local the important channels were by them, and
+# one table of two files.
 
 . tests/e2e/lib/common.sh "$@"
 need python3
@@ -40,4 +41,14 @@ assert len(runs) == 2
 for r in runs:
     assert r["locality"]["choices"] == (r["results"]["global_step"] + 4) // 5, r
 ' "$scratch/accuracy_quick.json"
+mkdir "$scratch/more"
+cp "$scratch/accuracy_quick.json" "$scratch/more"
+check "a third seed, in another file" "${table[@]}" --methods adamw --first-seed 3 --seeds 3 --out "$scratch/more"
+together() { python3 tests/bench/accuracy_together.py "$scratch/accuracy_quick.json" "$1"; }
+check "a table of both" together "$scratch/more/accuracy_quick.json"
+cp "$scratch/check.log" "$scratch/printed"
+check "has each seed once" grep -Eq '^SST-2 accuracy +AdamW +2\+1 ' "$scratch/printed"
+check "and what one file alone has" grep -Eq '^SST-2 accuracy +ZenFlow +2\+0 .* 4\.0 ' "$scratch/printed"
+sed 's/"sentences": [0-9]*/"sentences": 1/' "$scratch/more/accuracy_quick.json" >"$scratch/other.json"
+check "runs from another model do not stand beside them" not together "$scratch/other.json"
 finish
