@@ -388,31 +388,48 @@ static bool save_if_due(struct trainer *t, struct zf_error *err)
 static const char *interval_rule(const struct trainer *t)
 {
     const struct zenflow_config *z = &t->run->config->zenflow;
-    if (!z->enabled || z->update_interval > 0)
+    if (!z->enabled || z->update_interval > 0 || z->topk_ratio == 1)
         return NULL;
     return z->update_interval == CONFIG_KEEP_UP ? "keep_up" : "auto";
 }
 
+static void tell_of_pace(const struct engine_pace *p, int chosen)
+{
+    char sums[64] = "";
+    if (p->sums > 0)
+        snprintf(sums, sizeof sums, " and %.2f in each for sums", 1e3 * p->sums);
+    log_info("a step takes %.2f ms, of which parameters have %.2f to come in; for all "
+             "channels the host needs %.2f%s, the link %.2f",
+             1e3 * p->step, 1e3 * p->room, 1e3 * p->host, sums, 1e3 * p->link);
+    if (chosen == ENGINE_MAX_INTERVAL || p->sums > p->step)
+        log_warn("that is more than the host or the link can do beside it: the device waits");
+}
+
 /* The first time that S is chosen behind a step; "auto" goes on with it, which the log has. The end
  * of warm-up is no choice. */
-static void tell_of_interval(struct trainer *t, int chosen)
+static void tell_of_interval(struct trainer *t, const struct step_report *report)
 {
-    const int before = t->interval;
+    const int before = t->interval, chosen = report->update_interval;
+    const bool measured = report->pace.step > 0;
+    const bool once = t->run->config->zenflow.update_interval == CONFIG_KEEP_UP;
     t->interval = chosen;
-    if (!interval_rule(t) || t->told_interval || chosen == before ||
+    if (!interval_rule(t) || t->told_interval || (chosen == before && !(once && measured)) ||
         engine_steps(t->run->engine) <= t->run->config->zenflow.full_warm_up_rounds + 1)
         return;
     t->told_interval = true;
     log_info("update_interval \"%s\": windows are of %d step(s) from step %s on, and were of %d",
              interval_rule(t), chosen, figure_count(t->state.step + 1).text, before);
+    if (measured)
+        tell_of_pace(&report->pace, chosen);
 }
 
-/* At the end, where that has not come. */
+/* At the end, where that has not come; a run that was resumed may have chosen before. */
 static void tell_of_kept_interval(const struct trainer *t)
 {
     if (interval_rule(t) && !t->told_interval && t->state.step > t->first_step)
-        log_info("update_interval \"%s\": windows were of %d step(s) throughout", interval_rule(t),
-                 t->interval);
+        log_info("update_interval \"%s\": windows were of %d step(s) throughout%s",
+                 interval_rule(t), t->interval,
+                 t->first_step == 0 ? ": the run was too short to choose" : "");
 }
 
 static bool train_step(struct trainer *t, struct zf_error *err)
@@ -439,7 +456,7 @@ static bool train_step(struct trainer *t, struct zf_error *err)
     s->tokens += done.tokens;
     t->is_best = false;
     note_divergence(t, &done);
-    tell_of_interval(t, done.report.update_interval);
+    tell_of_interval(t, &done.report);
     if (done.report.skipped) {
         s->skipped_steps++;
         log_warn("step %d: the gradient is not finite; the step is skipped", s->step);

@@ -65,6 +65,7 @@ struct engine_config engine_settings(const struct config *c, struct trace *trace
         .zero_copy = c->zero_copy,
         .params_come_late = c->prefetch == 0,
         .params_divided = c->zero_stage == 3,
+        .recomputes = c->gradient_checkpointing == true,
         .evaluates = !c->do_train,
         .trace = trace,
     };

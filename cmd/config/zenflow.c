@@ -69,9 +69,31 @@ static void warn_of_disabled(const struct config *c)
                  config_name_origin(c, KEY("enabled"), where, sizeof where), names);
 }
 
+/* How long windows are says nothing here of how long the device waits. */
+static void warn_of_waiting(const struct config *c)
+{
+    const struct zenflow_config *z = &c->zenflow;
+    char where[512];
+    if (z->update_interval != CONFIG_KEEP_UP || z->topk_ratio == 1)
+        return;
+    config_name_origin(c, KEY("update_interval"), where, sizeof where);
+    if (z->apply_lag == 0)
+        log_warn("%s is \"keep_up\", but without overlap_step, or with an apply_lag of 0, each "
+                 "step waits for the host, however long windows are",
+                 where);
+    else if (!z->stagger)
+        log_warn("%s is \"keep_up\", but without stagger all windows close in one step, which may "
+                 "wait for the host, however long they are",
+                 where);
+}
+
 static void warn_of_no_windows(const struct config *c)
 {
     char where[512];
+    if (config_is_given(c, KEY("update_interval")) && c->zenflow.update_interval != CONFIG_AUTO &&
+        c->zenflow.topk_ratio == 1)
+        log_warn("%s has no meaning here: with topk_ratio 1 no channel is deferred",
+                 config_name_origin(c, KEY("update_interval"), where, sizeof where));
     if (c->zenflow.accumulate == ZENFLOW_ACCUMULATE_HOST && c->zenflow.topk_ratio == 1)
         log_warn("%s has no meaning here: with topk_ratio 1 no channel is deferred",
                  config_name_origin(c, KEY("accumulate"), where, sizeof where));
@@ -100,6 +122,7 @@ bool zenflow_config_resolve(struct config *c, struct zf_error *err)
         config_mark_auto(c, KEY("apply_lag"));
     }
     warn_of_no_windows(c);
+    warn_of_waiting(c);
     return check_selection(c, err) && check_deferred(c, err);
 }
 

@@ -166,12 +166,19 @@ static void write_engine(const struct engine *e, struct safetensors_writer *w)
     safetensors_write_data(w, e->observed.deferred_norm, sizeof(double) * (size_t)e->n_matrices);
 }
 
+/* The rule that has measured it is its sign: another one measures anew. */
+static int signed_least(const struct engine *e)
+{
+    const bool keeps_up = e->config.interval_rule == ENGINE_INTERVAL_KEEP_UP;
+    return keeps_up ? e->observed.least_interval : -e->observed.least_interval;
+}
+
 static void write_metadata(const struct engine *e, struct safetensors_writer *w)
 {
     char *counters =
         zf_format("%d %d %d %d %d %d %d %d %d %.9g", e->step, e->windows.interval, e->windows.lag,
                   e->windows.began, e->selection.selected, e->skipped_in_a_row, e->observed.steps,
-                  e->observed.least_interval, e->selection.chosen_in, (double)e->lr);
+                  signed_least(e), e->selection.chosen_in, (double)e->lr);
     char *same = settings(e);
     safetensors_write_metadata(w, "engine", counters);
     safetensors_write_metadata(w, "settings", same);
@@ -423,7 +430,9 @@ static void take_counters(struct engine *e, const struct restored *r)
     e->selection.selected = r->selected;
     e->skipped_in_a_row = r->skipped_in_a_row;
     e->observed.steps = r->observed_steps;
-    e->observed.least_interval = r->least_interval;
+    e->observed.least_interval = abs(r->least_interval);
+    if (signed_least(e) != r->least_interval)
+        e->observed.least_interval = 0;
     e->selection.chosen_in = r->chosen_in;
     e->lr = r->lr;
 }

@@ -180,19 +180,27 @@ static void start(struct engine *e)
     engine_forget(e);
 }
 
+static bool check_windows(const struct engine_config *c, struct zf_error *err)
+{
+    const int longest = c->update_interval ? c->update_interval : ENGINE_MAX_INTERVAL;
+    if (longest > ENGINE_MAX_INTERVAL)
+        return zf_fail(err,
+                       "zero_optimization.zenflow.update_interval is %d, but windows have at most "
+                       "%d steps",
+                       longest, ENGINE_MAX_INTERVAL);
+    return c->apply_lag <= longest ||
+           zf_fail(err,
+                   "zero_optimization.zenflow.apply_lag is %d, but windows have at most %d steps, "
+                   "and a host update must be visible before the next one begins",
+                   c->apply_lag, longest);
+}
+
 struct engine *engine_create(const struct engine_config *config, struct device *device,
                              struct comm *comm, const struct param_table *table, void *params,
                              float *grads, struct zf_error *err)
 {
-    int longest = config->update_interval ? config->update_interval : ENGINE_MAX_INTERVAL;
-    if (!config->evaluates && (config->apply_lag > longest || longest > ENGINE_MAX_INTERVAL)) {
-        zf_fail(
-            err,
-            "zero_optimization.zenflow: update_interval is %d and apply_lag %d, but windows have "
-            "at most %d steps, and a host update must be visible before the next one begins",
-            config->update_interval, config->apply_lag, ENGINE_MAX_INTERVAL);
+    if (!config->evaluates && !check_windows(config, err))
         return NULL;
-    }
     struct engine *e = zf_calloc(1, sizeof *e);
     e->config = *config;
     e->device = device;

@@ -52,6 +52,8 @@ struct engine_config {
 
     bool params_come_late; /* no earlier than a layer is needed */
 
+    bool recomputes; /* backward makes activations again: it takes three forward passes, not two */
+
     bool evaluates; /* nothing is trained: parameters come, and there is no other state. grads are
                        NULL, and no more is called than engine_take_values, engine_before_layer,
                        engine_after_layer and engine_memory; with values_follow */
@@ -103,6 +105,16 @@ struct engine_choice {
     int n_layers;
 };
 
+/* What "keep_up" goes by, as this rank has measured it: seconds. */
+struct engine_pace {
+    double step; /* one that waits for nothing */
+    double room; /* of it, from the gradients' end to that of the next forward pass, which needs
+                       the parameters that come up meanwhile */
+    double host; /* workers' updates of all channels, */
+    double sums; /* and in each step their sums of gradients, where windows are theirs */
+    double link; /* all those channels' parameters on their way up; 0 where nothing is copied */
+};
+
 /* What a step did and what it cost. Bytes count this rank's traffic between device and host. */
 struct step_report {
     float grad_norm;             /* global L2 norm before clipping */
@@ -116,6 +128,7 @@ struct step_report {
     size_t bytes_gradients;      /* and gradients; of the whole model, and 0 with one rank */
     int staleness;               /* steps from the oldest gradient to its becoming visible now */
     int update_interval;         /* S in force */
+    struct engine_pace pace;     /* measured in this step for the choice of S; else 0 */
     bool selected;               /* a new choice of important channels was made: */
     const struct engine_choice *choice; /* the engine's, until the next one; else NULL. The same on
                                            all ranks, of the whole model */

@@ -395,9 +395,13 @@ double exchange_seconds(struct engine *e)
     if (!x->up || !x->memory)
         return 0;
     const size_t all = x->bytes / size, n = x->pack_elements < all ? x->pack_elements : all;
+    size_t coming = 0; /* blocks whose parameters the host has come anyway */
+    for (int i = 0; i < e->n_matrices; i++)
+        if (e->matrices[i].selectable && !e->matrices[i].streams)
+            coming += owned_elements(&e->matrices[i]);
     e->device->stream_wait(up); /* what came before has been unpacked, and so may be written over */
     const double start = clock_seconds();
     e->device->copy(up, x->up, x->memory, n * size);
     e->device->stream_wait(up);
-    return (clock_seconds() - start) * (double)e->host.elements / (double)n;
+    return (clock_seconds() - start) * (double)coming / (double)n;
 }

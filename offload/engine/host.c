@@ -401,7 +401,12 @@ void host_submit(struct engine *e, struct host_work *work, int layer, struct str
 {
     struct device *d = e->device;
     struct layer_work *part = &work->layers[layer];
-    part->job = (struct worker_job){run, argument, count_chunks(e, layer), bytes, (unsigned)layer};
+    part->job = (struct worker_job){.run = run,
+                                    .argument = argument,
+                                    .n_chunks = count_chunks(e, layer),
+                                    .bytes = bytes,
+                                    .begin = (unsigned)layer,
+                                    .nanoseconds = &work->nanoseconds};
     work->begun = true;
     work->step = trace_step(e->config.trace);
     if (part->job.n_chunks == 0)

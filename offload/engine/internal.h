@@ -119,9 +119,10 @@ struct layer_work {
 
 /* What the workers are to do, layer by layer. */
 struct host_work {
-    struct layer_work *layers; /* (n_layers) */
-    bool begun;                /* since the engine was created or loaded */
-    int step;                  /* for the timeline: of jobs that it has not got yet, else 0 */
+    struct layer_work *layers;    /* (n_layers) */
+    bool begun;                   /* since the engine was created or loaded */
+    _Atomic uint64_t nanoseconds; /* workers' time that it took, summed over them */
+    int step;                     /* for the timeline: of jobs that it has not got yet, else 0 */
 };
 
 /* A group's window and the host update that its last closing started. */
@@ -141,13 +142,24 @@ struct group {
     int arrived;             /* the step in which its last update did, or -1 */
 };
 
-/* Steps by the clock. */
-#define TIMED_STEPS 8
+/* In a step, by the device's clock: its first forward pass begins, its last backward pass does, and
+ * that ends; the end of the step before stays. */
+enum { FORWARD_BEGINS, BACKWARD_BEGINS, BACKWARD_ENDS, BACKWARD_ENDS_TOO, N_MARKS };
+
+/* Steps and updates by the clock, until what keeps up is known. */
+#define TIMED_STEPS 9
 struct timing {
-    double last;                 /* end of the last, on data/clock.h's clock; 0: it has not begun */
-    int steps;                   /* since the first end */
-    double seconds[TIMED_STEPS]; /* of the last ones, without what waited for the host */
-    double busy;                 /* seconds that workers had worked before */
+    double last;  /* end of the step before, on data/clock.h's clock; 0: what came since is no
+                     step's */
+    double began; /* this step */
+    int passes;   /* forward passes in it */
+    int steps;
+    double seconds[TIMED_STEPS]; /* of the last ones, without what waited for the host, */
+    double rooms[TIMED_STEPS];   /* and of what engine_pace.room is in them */
+    int ends;                    /* which mark this step's end is */
+    int updates;                 /* of one group each, that have arrived, */
+    double update_seconds;       /* and workers' time for them, summed over workers */
+    double summed_before;        /* and for sums of gradients before the first timed step */
 };
 
 /* Channels of the whole model. */
@@ -321,7 +333,8 @@ struct observed {
     double *important_norm, *deferred_norm; /* (n_matrices) sums over steps */
     int steps;
     struct timing timing;
-    int least_interval; /* with which the host keeps up; 0: not measured yet */
+    struct event *marks[N_MARKS];
+    int least_interval; /* with which host and link keep up; 0: not measured yet */
 };
 
 struct host {
@@ -850,6 +863,14 @@ void parameters_report(struct engine *e, struct step_report *report);
 void interval_create(struct engine *e);
 void interval_release(struct engine *e);
 void interval_forget(struct engine *e);
+/* For its clock: a step begins; another forward pass of it is over, and its backward pass begins;
+ * the last of them is over; what comes before the next step is no step's; a group's update has
+ * arrived. */
+void interval_begin_step(struct engine *e);
+void interval_begin_backward(struct engine *e);
+void interval_end_backward(struct engine *e);
+void interval_interrupt(struct engine *e);
+void interval_note_arrival(struct engine *e, const struct group *g);
 /* update_interval 0: times this step, notes its norms, and begins windows of another length where
  * the rule asks for it. */
 void interval_choose(struct engine *e, struct step_report *report);

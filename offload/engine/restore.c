@@ -17,7 +17,7 @@ static bool parse(const char *text, int *numbers, int n, float *last)
     char *end;
     for (int i = 0; i < n; i++, text = end + 1) {
         const long value = strtol(text, &end, 10);
-        if (end == text || *end != ' ' || value < -1 || value > INT32_MAX)
+        if (end == text || *end != ' ' || value < -INT32_MAX || value > INT32_MAX)
             return false;
         numbers[i] = (int)value;
     }
@@ -73,7 +73,8 @@ bool restore_counters(const struct engine *e, const char *text, struct restored 
     return within(r->step, 0, MOST_STEPS) && (is_warm_up(e, r) || is_schedule(e, r)) &&
            is_choice(e, r) && within(r->skipped_in_a_row, 0, ENGINE_SKIPPED_LIMIT - 1) &&
            within(r->observed_steps, 0, r->step) &&
-           within(r->least_interval, 0, ENGINE_MAX_INTERVAL) && isfinite(r->lr) && r->lr >= 0;
+           within(r->least_interval, -ENGINE_MAX_INTERVAL, ENGINE_MAX_INTERVAL) &&
+           isfinite(r->lr) && r->lr >= 0;
 }
 
 /* ---- groups ---- */

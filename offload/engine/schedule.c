@@ -46,10 +46,11 @@ int schedule_room(int important, int owned, int channels)
     return room < most ? room : most;
 }
 
-int schedule_least_interval(double seconds, double step_seconds, int longest)
+int schedule_least_interval(double seconds, double each, double step_seconds, int longest)
 {
-    const double work = SPARE * seconds;
-    if (work > step_seconds * longest)
+    const double least = (SPARE - 1) * each, rest = step_seconds - SPARE * each;
+    const double work = SPARE * seconds, room = rest > least ? rest : least;
+    if (work > room * longest)
         return longest;
-    return work > step_seconds ? (int)ceil(work / step_seconds) : 1;
+    return work > room ? (int)ceil(work / room) : 1;
 }

@@ -38,7 +38,9 @@ bool schedule_closes(int group, int elapsed, int interval, bool stagger);
 
 /* The shortest window, from 1 to `longest` steps, with which the host, or the link, keeps up with a
  * tenth of its time to spare: every step brings it one part in so many of its work for all
- * channels, which takes `seconds`, and step_seconds later comes the next. */
-int schedule_least_interval(double seconds, double step_seconds, int longest);
+ * channels, which takes `seconds`, beside work that takes `each` in every step, and has
+ * step_seconds for both. Where that other work alone takes them, no window is short enough: then
+ * the shortest that makes that work a tenth more. */
+int schedule_least_interval(double seconds, double each, double step_seconds, int longest);
 
 #endif

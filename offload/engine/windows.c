@@ -354,6 +354,7 @@ void windows_close(struct engine *e, struct group *g, struct step_report *report
     exchange_take_region(e, g);
     streams_follow(e, e->streams.down, e->device->compute);
     g->closing_steps = g->open_steps;
+    g->update.nanoseconds = 0;
     if (notes_norms(e))
         close_norms(e, g);
     for (int layer = 0; layer < e->table->n_layers; layer++)
@@ -419,6 +420,7 @@ static void arrive(struct engine *e, struct group *g, struct step_report *report
     }
     trace_end(e->config.trace, TRACE_LINK_UP, report->bytes_up - before);
     host_trace(e, &g->update, "AdamW");
+    interval_note_arrival(e, g);
     plan_host_group_loop(e->device->plan, sharing_is_needed(e) ? e->n_channels : 0,
                          e->windows.interval);
     int staleness = e->step - g->oldest_in_flight;

@@ -72,6 +72,7 @@ struct span {
 struct planned_part {
     struct worker *worker;
     uint64_t ticket;
+    _Atomic uint64_t *nanoseconds; /* the job's */
     sim_op op;
 };
 
@@ -125,6 +126,12 @@ static int place_of(const struct worker *w, const struct worker_job *job)
     return (int)(((unsigned)w->index + n - job->begin % n) % n);
 }
 
+static void add_time(_Atomic uint64_t *sum, const struct span *span)
+{
+    atomic_fetch_add_explicit(sum, (uint64_t)(1e9 * (span->end - span->begin)),
+                              memory_order_relaxed);
+}
+
 static void run_part(struct worker *w, uint64_t ticket)
 {
     struct worker_pool *pool = w->pool;
@@ -139,8 +146,9 @@ static void run_part(struct worker *w, uint64_t ticket)
         job->run(job->argument, chunk);
     }
     span->end = clock_seconds();
-    atomic_fetch_add_explicit(&w->busy_nanoseconds, (uint64_t)(1e9 * (span->end - span->begin)),
-                              memory_order_relaxed);
+    add_time(&w->busy_nanoseconds, span);
+    if (job->nanoseconds)
+        add_time(job->nanoseconds, span);
     atomic_store(&w->done, ticket);
     bell_ring(&pool->finished);
 }
@@ -180,6 +188,8 @@ static void part_ended(void *argument)
     struct span *span = &w->spans[part->ticket % WORKER_MAX_JOBS];
     *span = (struct span){sim_began(sim, part->op), sim_now(sim)};
     w->planned_busy += span->end - span->begin;
+    if (part->nanoseconds)
+        add_time(part->nanoseconds, span);
 }
 
 static void plan_part(struct worker *w, uint64_t ticket)
@@ -194,7 +204,7 @@ static void plan_part(struct worker *w, uint64_t ticket)
         for (int i = first_chunk(job, place, pool->n_workers); i < end; i++)
             bytes += (double)job->bytes(job->argument, i);
     struct sim_work work = plan_worker_work(pool->plan, pool->n_workers, bytes);
-    *part = (struct planned_part){w, ticket, 0};
+    *part = (struct planned_part){w, ticket, job->nanoseconds, 0};
     part->op = sim_queue(plan_sim(pool->plan), w->lane, &work, part_ended, part);
 }
 

@@ -50,6 +50,8 @@ struct worker_job {
     size_t (*bytes)(void *argument, int chunk);
     unsigned begin; /* the worker that it begins with, modulo their number: so jobs whose chunks
                        differ in the same way even out */
+    _Atomic uint64_t *nanoseconds; /* gets the time that it takes, summed over workers; borrowed,
+                                      or NULL */
 };
 
 struct worker_pool;

@@ -16,7 +16,8 @@ adds Transformers' own AdamW with the same settings, one seed of each task (test
 
 The results go to accuracy.json (raw, one record a run) and accuracy.txt (the table) in the folder
 --out, accuracy_pretrained.json and .txt with --pretrained, and with --device cuda to accuracy_cuda and so on. Runs that the JSON file already holds
-are skipped, so the script can be stopped and called again.
+are skipped, so the script can be stopped and called again; none is thrown away: a file with runs of another model or other
+settings is refused, and so is one that another call is adding to.
 --deferred-lr-scale, --deferred-update and --select-interval add rows for ZenFlow with that setting to the same table.
 --locality prints, of the runs that the JSON file holds, how local the important channels were, layer by
 layer, and what choosing them takes of the other ranks; no run is made.
@@ -28,6 +29,7 @@ Only the Python standard library is used.
 import argparse
 import concurrent.futures
 import datetime
+import fcntl
 import hashlib
 import json
 import os
@@ -142,6 +144,8 @@ def parse_arguments():
     args = parser.parse_args()
     if args.deferred_lr_scale or args.deferred_update or args.select_interval:
         args.methods = [m for m in args.methods if m.startswith("zenflow")]
+    if args.witness and (not args.pretrained or args.deferred_lr_scale or args.deferred_update or args.select_interval):
+        parser.error("--witness needs --pretrained, and has no settings of ZenFlow")
     if args.witness:
         args.methods, args.seeds = ["witness"], 1
     return args
@@ -367,17 +371,22 @@ def format_waits(runs):
     return f"{interval:4.1f} {stall:6.2%}"
 
 
+def judge(metric, reference):
+    """A row beside AdamW's mean, deviation and number of seeds; nothing without a deviation."""
+    if not reference or not reference[1]:
+        return ""
+    difference = (metric - reference[0]) / reference[1]
+    few = f" (a deviation of {reference[2]} seeds)" if reference[2] < 3 else ""
+    return f"{difference:+8.2f}  {'yes' if abs(difference) <= 1 else 'NO'}{few}"
+
+
 def table_row(runs, task, title, reference):
-    """One line of the table. reference: mean and deviation of AdamW, or None for AdamW itself."""
+    """One line of the table. reference: mean, deviation and seeds of AdamW, or None for AdamW itself."""
     metric, deviation = mean_and_deviation([r["metric"] for r in runs])
     loss, loss_deviation = mean_and_deviation([r["last_quarter_loss"] for r in runs])
-    verdict = ""
-    if reference and reference[1]:
-        difference = (metric - reference[0]) / reference[1]
-        verdict = f"{difference:+8.2f}  {'yes' if abs(difference) <= 1 else 'NO'}"
     name = f"{TASKS[task][0]} {METRIC_TITLES[TASKS[task][2]]}"
     return (f"{name:<16} {title:<33} {format_seeds(runs):>5} {metric:8.4f} {format_deviation(deviation):>7} "
-            f"{loss:9.4f} {format_deviation(loss_deviation):>7} {format_waits(runs)} {verdict}").rstrip()
+            f"{loss:9.4f} {format_deviation(loss_deviation):>7} {format_waits(runs)} {judge(metric, reference)}").rstrip()
 
 
 def table_lines(document):
@@ -390,7 +399,7 @@ def table_lines(document):
             own = [r for r in runs if r["title"] == title]
             yield table_row(own, task, title, reference)
             if title == "AdamW":
-                reference = mean_and_deviation([r["metric"] for r in own])
+                reference = *mean_and_deviation([r["metric"] for r in own]), len(own)
 
 
 def size_lines(document):
@@ -410,9 +419,13 @@ def format_model(model):
             f"{model['results']['eval_perplexity']:.1f}")
 
 
+def commits_of(runs):
+    return ", ".join(sorted({re.sub(r"^(\w{7})\w*", r"\1", r["commit"]) for r in runs}))
+
+
 def format_document(document):
     """The table as text, with what it was measured on."""
-    lines = [f"{document['date']}, {document['cpu']}, commit {document['commit']}",
+    lines = [f"{document['date']}, {document['cpu']}, commits {commits_of(document['runs'])}; the last of the commands:",
              document["command"], "", f"{format_model(document['language_model'])}. Fine-tuning:",
              *size_lines(document), "", *table_lines(document), "",
              "loss: mean training loss of the last quarter of the steps. std: sample standard "
@@ -446,14 +459,27 @@ def print_locality(path):
     return 0
 
 
+def take_alone(folder):
+    """Keeps other calls from the folder until this one ends."""
+    try:
+        fcntl.flock(os.open(folder, os.O_RDONLY), fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        sys.exit(f"{folder}: another call is adding runs there")
+
+
 def load_runs(path, language_model, settings):
-    """The runs in the JSON file that were made with these settings, from this language model."""
+    """The runs in the JSON file, which were made with these settings, from this language model."""
     if not path.exists():
         return []
     document = json.loads(path.read_text())
-    if document["language_model"] != language_model:
-        return []
-    return [r for r in document["runs"] if r["settings"] == settings[r["task"]]]
+    then, now = (model.get("sha256", model) for model in (document["language_model"], language_model))
+    if then != now:
+        sys.exit(f"{path}: its runs started from another model: they stay there, and these need another --out")
+    for r in document["runs"]:
+        if r["settings"] != settings[r["task"]]:
+            sys.exit(f"{path}: a run of {r['task']} there had other settings, {r['settings']}: it stays, and these need "
+                     "another --out")
+    return document["runs"]
 
 
 def save(document, path):
@@ -510,6 +536,7 @@ def main():
     if args.locality:
         return print_locality(path)
     args.out.mkdir(parents=True, exist_ok=True)
+    take_alone(args.out)
     model, language_model = find_model(args)
     settings = {task: task_settings(args, task) for task in TASKS}
     document = {"date": datetime.date.today().isoformat(), "cpu": find_machine(args.device),

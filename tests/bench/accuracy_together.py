@@ -25,8 +25,8 @@ def collect(documents):
 
 
 def describe(number, document):
-    commits = ", ".join(sorted({run["commit"][:7] for run in document["runs"]}))
-    return f"{number + 1}: {document['cpu']}, {document['date']}, commits {commits}"
+    return (f"{number + 1}: {document['cpu']}, {document['date']}, "
+            f"commits {accuracy_table.commits_of(document['runs'])}")
 
 
 def main():
@@ -34,7 +34,7 @@ def main():
         print(__doc__, file=sys.stderr)
         return 1
     documents = [json.load(open(path, encoding="utf-8")) for path in sys.argv[1:]]
-    first, *others = (d["language_model"] for d in documents)
+    first, *others = (d["language_model"].get("sha256", d["language_model"]) for d in documents)
     for path, model in zip(sys.argv[2:], others):
         if model != first:
             print(f"{path}: its runs start from another model than those of {sys.argv[1]}", file=sys.stderr)

@@ -51,4 +51,7 @@ check "has each seed once" grep -Eq '^SST-2 accuracy +AdamW +2\+1 ' "$scratch/pr
 check "and what one file alone has" grep -Eq '^SST-2 accuracy +ZenFlow +2\+0 .* 4\.0 ' "$scratch/printed"
 sed 's/"sentences": [0-9]*/"sentences": 1/' "$scratch/more/accuracy_quick.json" >"$scratch/other.json"
 check "runs from another model do not stand beside them" not together "$scratch/other.json"
+cp "$scratch/other.json" "$scratch/more/accuracy_quick.json"
+check "nor are runs added to them" not "${table[@]}" --methods adamw --out "$scratch/more"
+check "which stay" cmp "$scratch/other.json" "$scratch/more/accuracy_quick.json"
 finish

@@ -493,11 +493,18 @@ static void warns_of_idle_zenflow_keys(void **state)
         {"", "--zero_optimization.zenflow.enabled false --zero_optimization.zenflow.apply_lag 0",
          "warning: --" OFF "apply_lag\n"},
         {"\"topk_ratio\": 1, \"accumulate\": \"host\"", "",
-         ":2: zero_optimization.zenflow.accumulate has no meaning here: with topk_ratio 1 no "},
+         ":2: zero_optimization.zenflow.accumulate has no meaning here: with topk_ratio 1 "},
         {"\"topk_ratio\": 1, \"accumulate\": \"device\"", "", NULL},
         {"\"topk_ratio\": 0.9, \"accumulate\": \"host\", \"device_windows\": 2", "", NULL},
         {"\"accumulate\": \"device\", \"device_windows\": 2", "",
          ":2: zero_optimization.zenflow.device_windows has no meaning here: with accumulate "},
+        {"\"topk_ratio\": 1, \"update_interval\": \"keep_up\"", "",
+         ":2: zero_optimization.zenflow.update_interval has no meaning here: with topk_ratio 1 "},
+        {"\"update_interval\": \"keep_up\"", "",
+         ":2: zero_optimization.zenflow.update_interval is \"keep_up\", but without overlap_step"},
+        {"\"update_interval\": \"keep_up\", \"overlap_step\": true, \"stagger\": false", "",
+         ":2: zero_optimization.zenflow.update_interval is \"keep_up\", but without stagger all "},
+        {"\"update_interval\": \"keep_up\", \"overlap_step\": true", "", NULL},
     };
     for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
         char text[512], options[512];

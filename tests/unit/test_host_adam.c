@@ -621,8 +621,9 @@ static void jobs_on_workers_change_nothing(void **state)
                                                      .rule = adamw_rule,
                                                      .window_steps = 3,
                                                      .path = host_adam_best_path()};
-                    worker_pool_submit(pool,
-                                       &(struct worker_job){host_adam_run, &jobs[g], n, NULL, 0});
+                    const struct worker_job job = {
+                        .run = host_adam_run, .argument = &jobs[g], .n_chunks = n};
+                    worker_pool_submit(pool, &job);
                 }
             worker_pool_destroy(pool);
             for (int g = 0; g < GROUPS; g++) {

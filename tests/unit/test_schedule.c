@@ -240,16 +240,22 @@ static void room_is_a_share_and_four_deviations(void **state)
 static void least_interval_lets_the_host_keep_up(void **state)
 {
     (void)state;
-    assert_int_equal(schedule_least_interval(0, 1, 64), 1);
-    assert_int_equal(schedule_least_interval(0.9, 1, 64), 1);
-    assert_int_equal(schedule_least_interval(0.92, 1, 64), 2); /* a tenth is to be spare */
-    assert_int_equal(schedule_least_interval(1.25, 1, 64), 2);
-    assert_int_equal(schedule_least_interval(3, 0.5, 64), 7);
-    assert_int_equal(schedule_least_interval(3.25, 0.5, 64), 8);
-    assert_int_equal(schedule_least_interval(64, 1, 64), 64);
-    assert_int_equal(schedule_least_interval(1e300, 1e-300, 64), 64);
-    assert_int_equal(schedule_least_interval(1, 0, 64), 64);
-    assert_int_equal(schedule_least_interval(0, 0, 64), 1);
+    assert_int_equal(schedule_least_interval(0, 0, 1, 64), 1);
+    assert_int_equal(schedule_least_interval(0.9, 0, 1, 64), 1);
+    assert_int_equal(schedule_least_interval(0.92, 0, 1, 64), 2); /* a tenth is to be spare */
+    assert_int_equal(schedule_least_interval(1.25, 0, 1, 64), 2);
+    assert_int_equal(schedule_least_interval(3, 0, 0.5, 64), 7);
+    assert_int_equal(schedule_least_interval(3.25, 0, 0.5, 64), 8);
+    assert_int_equal(schedule_least_interval(64, 0, 1, 64), 64);
+    assert_int_equal(schedule_least_interval(1e300, 0, 1e-300, 64), 64);
+    assert_int_equal(schedule_least_interval(1, 0, 0, 64), 64);
+    assert_int_equal(schedule_least_interval(0, 0, 0, 64), 1);
+    /* Beside what takes 0.5 and a twentieth in each step there are 0.45 for the rest. */
+    assert_int_equal(schedule_least_interval(1.2, 0.5, 1, 64), 3);
+    assert_int_equal(schedule_least_interval(1.25, 0.5, 1, 64), 4);
+    /* Beside what takes longer than a step a tenth of that. */
+    assert_int_equal(schedule_least_interval(0.5, 2, 1, 64), 3);
+    assert_int_equal(schedule_least_interval(0.5, 0.94, 1, 64), 6);
 }
 
 int main(void)

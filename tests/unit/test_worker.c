@@ -33,6 +33,13 @@ static void note(void *argument, int chunk)
     r->thread[chunk] = pthread_self();
 }
 
+static uint64_t submit(struct worker_pool *pool, void (*run)(void *, int), void *argument,
+                       int n_chunks)
+{
+    const struct worker_job job = {.run = run, .argument = argument, .n_chunks = n_chunks};
+    return worker_pool_submit(pool, &job);
+}
+
 static void runs_every_chunk_once(void **state)
 {
     (void)state;
@@ -42,7 +49,7 @@ static void runs_every_chunk_once(void **state)
         assert_int_equal(worker_pool_threads(pool), threads);
         for (int n = 0; n <= CHUNKS; n++) {
             struct record r = {0};
-            uint64_t ticket = worker_pool_submit(pool, &(struct worker_job){note, &r, n, NULL, 0});
+            uint64_t ticket = submit(pool, note, &r, n);
             assert_int_equal(ticket, n + 1);
             worker_pool_wait(pool, ticket);
             assert_true(worker_pool_done(pool, ticket));
@@ -59,9 +66,8 @@ static void gives_a_chunk_to_the_same_worker(void **state)
     struct worker_config config = config_of(3);
     struct worker_pool *pool = worker_pool_create(&config);
     struct record first = {0}, again = {0};
-    worker_pool_submit(pool, &(struct worker_job){note, &first, CHUNKS, NULL, 0});
-    worker_pool_wait(pool,
-                     worker_pool_submit(pool, &(struct worker_job){note, &again, CHUNKS, NULL, 0}));
+    submit(pool, note, &first, CHUNKS);
+    worker_pool_wait(pool, submit(pool, note, &again, CHUNKS));
     int changes = 0;
     for (int i = 0; i < CHUNKS; i++) {
         assert_true(pthread_equal(first.thread[i], again.thread[i]));
@@ -103,8 +109,7 @@ static void fold_many(struct worker_config config, struct record *record)
     memset(record, 0, sizeof *record);
     for (int i = 0; i < JOBS; i++) {
         folds[i] = (struct fold){record, (uint64_t)(2 * i + 3)};
-        ticket =
-            worker_pool_submit(pool, &(struct worker_job){fold_chunk, &folds[i], CHUNKS, NULL, 0});
+        ticket = submit(pool, fold_chunk, &folds[i], CHUNKS);
     }
     worker_pool_wait(pool, ticket);
     worker_pool_destroy(pool);
@@ -184,8 +189,7 @@ static void exchange_rounds(struct worker_config config, struct record *groups, 
         for (int chunk = 0; chunk < CHUNKS; chunk++)
             groups[group].value[chunk] ^= groups[group].value[CHUNKS - 1 - chunk] + (uint64_t)i;
         folds[group] = (struct fold){&groups[group], (uint64_t)(2 * i + 3)};
-        tickets[group] = worker_pool_submit(
-            pool, &(struct worker_job){fold_chunk, &folds[group], CHUNKS, NULL, 0});
+        tickets[group] = submit(pool, fold_chunk, &folds[group], CHUNKS);
     }
     worker_pool_destroy(pool); /* finishes what is in flight */
 }
@@ -218,7 +222,9 @@ static void measures_time(void **state)
     struct worker_config config = config_of(2);
     struct worker_pool *pool = worker_pool_create(&config);
     double before = clock_seconds(), begin, end;
-    uint64_t ticket = worker_pool_submit(pool, &(struct worker_job){sleep_chunk, NULL, 4, NULL, 0});
+    _Atomic uint64_t nanoseconds = 1000000000;
+    uint64_t ticket = worker_pool_submit(
+        pool, &(struct worker_job){.run = sleep_chunk, .n_chunks = 4, .nanoseconds = &nanoseconds});
     assert_false(worker_pool_done(pool, ticket));
     worker_pool_wait(pool, ticket);
     double after = clock_seconds(), sum = 0;
@@ -228,6 +234,7 @@ static void measures_time(void **state)
         sum += end - begin;
     }
     assert_float_equal(worker_pool_busy_seconds(pool), sum, 1e-6);
+    assert_float_equal(1e-9 * (double)nanoseconds, 1 + sum, 1e-6);
     worker_pool_destroy(pool);
 }
 
@@ -240,8 +247,7 @@ static void wakes_sleepers(void **state)
     struct record r = {0};
     for (int i = 0; i < 50; i++) {
         usleep(i % 2 ? 1000 : 20);
-        worker_pool_wait(pool,
-                         worker_pool_submit(pool, &(struct worker_job){note, &r, CHUNKS, NULL, 0}));
+        worker_pool_wait(pool, submit(pool, note, &r, CHUNKS));
     }
     for (int i = 0; i < CHUNKS; i++)
         assert_int_equal(r.runs[i], 50);

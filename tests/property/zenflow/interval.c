@@ -157,20 +157,20 @@ static void assert_long(int interval)
 }
 
 /* What is measured: a host far slower than the device gets long windows, one that is far faster
- * changes nothing. A choice after a single step waits for a second: there was no time to
- * measure. */
+ * changes nothing. A choice waits until it has been measured, behind nine steps. */
 void auto_keeps_up(void **state)
 {
     (void)state;
     const enum engine_interval_rule rule = ENGINE_INTERVAL_DEEPSPEED;
     int timed;
-    assert_long(auto_beside(rule, 0.2, 0, 0.6f, 3, &timed));
-    assert_int_equal(auto_beside(rule, 0, 0.1, 0.6f, 3, &timed), 2);
-    assert_int_equal(auto_beside(rule, 0, 0.1, 1, 1, &timed), 4);
-    assert_int_equal(auto_beside(rule, 0, 0.1, 1, 2, &timed), 2);
+    assert_long(auto_beside(rule, 0.05, 0, 0.6f, 9, &timed));
+    assert_int_equal(auto_beside(rule, 0, 0.05, 0.6f, 8, &timed), 4);
+    assert_int_equal(auto_beside(rule, 0, 0.05, 1, 9, &timed), 9);
+    const struct pace slow_start = {0.03, 0, 0.4};
+    assert_long(auto_at(rule, &slow_start, 1, 9, &timed));
 }
 
-/* "keep_up" looks at eight steps behind the first, whatever norms there are, and never again. */
+/* "keep_up" looks at nine steps, whatever norms there are, and never again. */
 void keep_up(void **state)
 {
     (void)state;
@@ -180,8 +180,67 @@ void keep_up(void **state)
     assert_int_equal(auto_beside(rule, 0, 0.05, 0, 9, &timed), 1);
     assert_long(auto_beside(rule, 0.03, 0, 1, 9, &timed));
     assert_int_equal(auto_beside(rule, 0, 0.05, 0, 40, &timed), 1);
-    assert_int_equal(timed, 8);
+    assert_int_equal(timed, 9);
     /* Two steps of a run's start that take long say nothing of the others. */
     const struct pace slow_start = {0.03, 0, 0.4};
     assert_long(auto_at(rule, &slow_start, 1, 9, &timed));
+}
+
+/* A host that is four times too slow for the first windows, of eight steps as the lag is: none of
+ * its updates is waited for in the first eight steps. */
+void keep_up_sees_behind_the_lag(void **state)
+{
+    (void)state;
+    struct engine_config c = auto_config();
+    struct problem p;
+    int interval = 0, step = 0;
+    c.interval_rule = ENGINE_INTERVAL_KEEP_UP;
+    c.apply_lag = 8;
+    c.worker_delay_seconds = 0.04;
+    problem_create_layers(&p, 2, 4, alone, &c);
+    for (; p.engine->observed.least_interval == 0; step++) {
+        assert_in_range(step, 0, 13);
+        usleep(2000);
+        interval = step_with_norms(&p, (const float[]){1, 1, 1, 1}, 0);
+    }
+    assert_in_range(step, 12, 13);
+    assert_in_range(interval, 32, ENGINE_MAX_INTERVAL);
+    problem_destroy(&p);
+}
+
+/* What lies between steps, behind which all that is due has been waited for, is no step's. */
+void keep_up_is_interrupted(void **state)
+{
+    (void)state;
+    struct engine_config c = auto_config();
+    struct problem p;
+    c.interval_rule = ENGINE_INTERVAL_KEEP_UP;
+    problem_create(&p, 0, alone, &c);
+    for (int step = 0; step < 9; step++) {
+        problem_step(&p, step);
+        engine_settle(p.engine);
+        usleep(100000);
+    }
+    const struct timing *t = &p.engine->observed.timing;
+    for (int i = 0; i < 9; i++)
+        assert_true(t->seconds[i] < 0.1);
+    assert_int_equal(t->steps, 9);
+    problem_destroy(&p);
+}
+
+/* Where no channel is important there are windows all the same. */
+void keep_up_without_important(void **state)
+{
+    (void)state;
+    struct engine_config c = auto_config();
+    struct problem p;
+    c.interval_rule = ENGINE_INTERVAL_KEEP_UP;
+    c.topk_ratio = 0;
+    c.full_warm_up_rounds = 2;
+    c.step_seconds = 1;
+    c.host_seconds = 2.5;
+    problem_create(&p, 0, alone, &c);
+    for (int step = 0; step < 12; step++)
+        assert_int_equal(problem_step(&p, step).update_interval, step < 2 ? 1 : 3);
+    problem_destroy(&p);
 }

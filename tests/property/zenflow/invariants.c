@@ -150,17 +150,23 @@ void non_finite(void **state)
 void refusals(void **state)
 {
     (void)state;
-    static const int cases[][2] = {{3, 4}, {1, 2}, {65, 1}, {0, 65}};
+    static const struct {
+        int interval, lag;
+        const char *says;
+    } cases[] = {{3, 4, "apply_lag is 4, but windows have at most 3"},
+                 {1, 2, "apply_lag is 2, but windows have at most 1"},
+                 {65, 1, "update_interval is 65, but windows have at most 64"},
+                 {0, 65, "apply_lag is 65, but windows have at most 64"}};
     struct zf_error err;
     struct problem p;
     struct engine_config c = problem_config();
     problem_create(&p, 1, alone, &c);
     c.topk_ratio = 0.1;
     for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
-        c.update_interval = cases[i][0];
-        c.apply_lag = cases[i][1];
+        c.update_interval = cases[i].interval;
+        c.apply_lag = cases[i].lag;
         assert_null(engine_create(&c, p.device, alone, &p.table, p.params, p.grads, &err));
-        assert_says(err, "update_interval is");
+        assert_says(err, cases[i].says);
     }
     problem_destroy(&p);
 }

@@ -39,6 +39,10 @@
     X(auto_on_ranks)                                                                               \
     X(auto_keeps_up)                                                                               \
     X(keep_up)                                                                                     \
+    X(keep_up_sees_behind_the_lag)                                                                 \
+    X(keep_up_is_interrupted)                                                                      \
+    X(keep_up_without_important)                                                                   \
+    X(keep_up_is_kept)                                                                             \
     X(I9)                                                                                          \
     X(bf16_parameters)                                                                             \
     X(fp32_masters)                                                                                \

@@ -7,6 +7,7 @@
 
 #include "data/alloc.h"
 #include "data/file.h"
+#include "offload/engine/internal.h"
 
 /* With bf16 and update_interval "auto" among them. */
 static struct engine_config config_to_resume(unsigned seed)
@@ -53,6 +54,52 @@ void I6(void **state)
             problem_destroy(&resumed);
             problem_destroy(&at_the_end);
         }
+    }
+    remove_shared(folder);
+}
+
+static struct engine_config chooses(enum engine_interval_rule rule, double host_seconds)
+{
+    struct engine_config c = problem_config();
+    c.topk_ratio = 0.25;
+    c.update_interval = 0;
+    c.interval_rule = rule;
+    c.apply_lag = 1;
+    c.auto_ratio = 0.1;
+    c.auto_keeps_up = true;
+    c.step_seconds = 1;
+    c.host_seconds = host_seconds;
+    return c;
+}
+
+/* What has been measured is measured no more: on a host of another speed a run goes on as it would
+ * have. Another rule measures anew. */
+void keep_up_is_kept(void **state)
+{
+    (void)state;
+    char *folder = shared_folder();
+    for (int rule = 0; rule < 2; rule++) {
+        const struct engine_config c = chooses(rule, 4.5), slower = chooses(rule, 8.5);
+        const struct engine_config other = chooses(!rule, 8.5);
+        struct problem p, resumed, changed;
+        problem_create(&p, 1, world, &c);
+        run(&p, 0, 30);
+        assert_int_equal(p.engine->observed.least_interval, 5);
+        problem_create(&resumed, 1, world, &slower);
+        problem_create(&changed, 1, world, &other);
+        resume_at(&p, &resumed, folder);
+        resume_at(&p, &changed, folder);
+        for (int step = 30; step < 60; step++) {
+            assert_int_equal(problem_step(&p, step).update_interval,
+                             problem_step(&resumed, step).update_interval);
+            assert_same_bits(&p, &resumed, problem_describe(&c));
+            problem_step(&changed, step);
+        }
+        assert_int_equal(resumed.engine->observed.least_interval, 5);
+        assert_int_equal(changed.engine->observed.least_interval, 10);
+        problem_destroy(&p);
+        problem_destroy(&resumed);
+        problem_destroy(&changed);
     }
     remove_shared(folder);
 }
