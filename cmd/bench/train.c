@@ -49,7 +49,7 @@ static const struct bench_option option_table[] = {
      "what is not given is chosen so that it fits, as zf-train chooses"},
     {"--steps", "N", BENCH_WHOLE, FIELD(steps), 1, 1 << 16, "that are counted (20)"},
     {"--warm-up", "N", BENCH_WHOLE, FIELD(warm_up), 0, 1 << 16,
-     "steps before them (8; of keep_up at least 10)"},
+     "steps before them (8; of keep_up at least 10, or apply_lag and 5)"},
     {"--dropout", "X", BENCH_REAL, FIELD(dropout), 0, 0.9, "everywhere (the preset's)"},
     {"--gradient_checkpointing", NULL, BENCH_FLAG, FIELD(recompute), 0, 0,
      "compute activations again for backward (no; with --fit: chosen)"},
@@ -532,6 +532,7 @@ static bool prepare_and_measure(struct options *o, struct zf_error *err)
     const struct config *c = &o->config;
     struct train_job job = {
         .warm_up = o->warm_up,
+        .apply_lag = c->zenflow.apply_lag,
         .steps = o->steps,
         .lr = (float)c->learning_rate,
     };

@@ -76,11 +76,18 @@ static int step_sequences(const struct train_job *job)
     return job->micro_batches * job->n_seqs * comm_size(job->comm);
 }
 
+/* The warm-up of "keep_up". */
+static int choosing_steps(const struct train_job *job)
+{
+    const int behind_lag = job->apply_lag + 5;
+    const int least = behind_lag > TRAIN_CHOICE_STEPS ? behind_lag : TRAIN_CHOICE_STEPS;
+    return job->warm_up > least ? job->warm_up : least;
+}
+
 void train_data_make(struct train_job *job, const int *length, int n_lengths, uint64_t seed)
 {
     struct dataset *d = &job->data;
-    int steps = job->steps;
-    steps += job->warm_up > TRAIN_CHOICE_STEPS ? job->warm_up : TRAIN_CHOICE_STEPS;
+    const int steps = job->steps + choosing_steps(job);
     *d = (struct dataset){.n_sequences = steps * step_sequences(job) + job->n_seqs};
     d->start = zf_calloc((size_t)d->n_sequences + 1, sizeof *d->start);
     for (int i = 0; i < d->n_sequences; i++) {
@@ -298,8 +305,8 @@ static struct train_job warmed_up(const struct train_job *job, const struct engi
     struct train_job own = *job;
     const bool chooses =
         engine->update_interval == 0 && engine->interval_rule == ENGINE_INTERVAL_KEEP_UP;
-    if (chooses && own.warm_up < TRAIN_CHOICE_STEPS)
-        own.warm_up = TRAIN_CHOICE_STEPS;
+    if (chooses)
+        own.warm_up = choosing_steps(job);
     return own;
 }
 

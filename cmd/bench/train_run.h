@@ -16,6 +16,7 @@ struct train_job {
     struct gpt_config config;
     int n_seqs, micro_batches; /* sequences of a micro-batch, a rank's micro-batches of a step */
     int warm_up, steps;        /* the first steps are not counted */
+    int apply_lag;             /* of methods that have one: "keep_up" chooses no earlier */
     bool recompute;            /* activations are computed again for backward */
     float lr;
     struct dataset data; /* the sequences of all steps, and of one more micro-batch behind them */
@@ -67,7 +68,7 @@ struct config train_config(enum train_kind kind, const struct config *c);
 struct train_method train_method_make(enum train_kind kind, const struct config *c);
 
 /* Steps behind which "keep_up" has chosen its windows, and they have begun: it is warmed up by no
- * fewer. */
+ * fewer, with a long lag by its steps and five. */
 #define TRAIN_CHOICE_STEPS 10
 
 /* Sequences whose lengths are length[i % n_lengths], enough for all steps of the job and one
