@@ -102,7 +102,7 @@ void engine_forget(struct engine *e)
 {
     streams_wait(e);
     stall_take(e);
-    interval_forget(e);
+    pace_forget(e);
     state_forget(e);
     carry_forget(e);
     windows_forget(e);
@@ -169,6 +169,7 @@ static void create_parts(struct engine *e)
     selection_create(e);
     carry_create(e);
     sharing_create(e);
+    pace_create(e);
     interval_create(e);
 }
 
@@ -255,6 +256,7 @@ void engine_destroy(struct engine *e)
     table_release(e);
     selection_release(e);
     sharing_release(e);
+    pace_release(e);
     interval_release(e);
     arena_release(&e->arena);
     free(e->matrices);

@@ -858,19 +858,28 @@ void parameters_forget(struct engine *e);
 /* Adds what has come since the last call. */
 void parameters_report(struct engine *e, struct step_report *report);
 
+/* pace.c */
+
+void pace_create(struct engine *e);
+void pace_release(struct engine *e);
+void pace_forget(struct engine *e);
+/* For its clock: a step begins; another forward pass of it is over, and its backward pass begins;
+ * the last of them is over; a group's update has arrived; the step is over, its norm known. What
+ * comes before the next one, where that is interrupted, is no step's. */
+void pace_begin_step(struct engine *e);
+void pace_begin_backward(struct engine *e);
+void pace_end_backward(struct engine *e);
+void pace_note_arrival(struct engine *e, const struct group *g);
+void pace_end_step(struct engine *e);
+void pace_interrupt(struct engine *e);
+/* Whether it has seen enough; then what it has seen. */
+bool pace_is_known(const struct engine *e);
+struct engine_pace pace_measure(struct engine *e);
+
 /* interval.c */
 
 void interval_create(struct engine *e);
 void interval_release(struct engine *e);
-void interval_forget(struct engine *e);
-/* For its clock: a step begins; another forward pass of it is over, and its backward pass begins;
- * the last of them is over; what comes before the next step is no step's; a group's update has
- * arrived. */
-void interval_begin_step(struct engine *e);
-void interval_begin_backward(struct engine *e);
-void interval_end_backward(struct engine *e);
-void interval_interrupt(struct engine *e);
-void interval_note_arrival(struct engine *e, const struct group *g);
 /* update_interval 0: times this step, notes its norms, and begins windows of another length where
  * the rule asks for it. */
 void interval_choose(struct engine *e, struct step_report *report);

@@ -2,8 +2,6 @@
 #include "offload/engine/internal.h"
 
 #include "data/alloc.h"
-#include "data/clock.h"
-#include "data/median.h"
 
 #include <math.h>
 #include <stdlib.h>
@@ -12,29 +10,17 @@
 /* The interval stays while the rule's differs by no more than a fourth: a change costs a step in
  * which all windows close. */
 #define INTERVAL_SLACK 4
-/* Updates that must have arrived before they say how long one takes. */
-#define SEEN_UPDATES 4
 
 void interval_create(struct engine *e)
 {
     e->observed.important_norm = zf_calloc((size_t)e->n_matrices, sizeof(double));
     e->observed.deferred_norm = zf_calloc((size_t)e->n_matrices, sizeof(double));
-    for (int i = 0; i < N_MARKS; i++)
-        e->observed.marks[i] = e->device->event_create_timed();
 }
 
 void interval_release(struct engine *e)
 {
     free(e->observed.important_norm);
     free(e->observed.deferred_norm);
-    for (int i = 0; i < N_MARKS; i++)
-        if (e->observed.marks[i])
-            e->device->event_destroy(e->observed.marks[i]);
-}
-
-void interval_forget(struct engine *e)
-{
-    e->observed.timing = (struct timing){.ends = BACKWARD_ENDS};
 }
 
 /* Mean norms of important and of deferred channels. A channel without gradient, such as a token
@@ -57,119 +43,10 @@ static void note_norms(struct engine *e)
     plan_host_loop(e->device->plan, 3 * e->n_channels); /* a root and two sums for each */
 }
 
-/* ---- what host and link need, by the clock ---- */
-
-static bool measures(const struct engine *e)
-{
-    return e->config.update_interval == 0 && e->host.workers && e->observed.least_interval == 0;
-}
-
-/* Workers' time for the sums of gradients that are theirs, since the engine was created. */
-static double summing_seconds(const struct engine *e)
-{
-    return 1e-9 * (double)e->windows.accumulation.nanoseconds;
-}
-
-static void mark(struct engine *e, int what)
-{
-    if (measures(e))
-        e->device->event_record(e->observed.marks[what], e->device->compute);
-}
-
-/* The mark that is not this step's end, but the last one's. */
-static int other_end(const struct timing *t)
-{
-    return BACKWARD_ENDS + BACKWARD_ENDS_TOO - t->ends;
-}
-
-void interval_begin_step(struct engine *e)
-{
-    struct timing *t = &e->observed.timing;
-    t->began = t->last > 0 ? t->last : clock_seconds();
-    t->passes = 0;
-    t->ends = other_end(t);
-    if (t->steps == 0)
-        t->summed_before = summing_seconds(e);
-    mark(e, FORWARD_BEGINS);
-}
-
-void interval_begin_backward(struct engine *e)
-{
-    e->observed.timing.passes++;
-    mark(e, BACKWARD_BEGINS);
-}
-
-void interval_end_backward(struct engine *e)
-{
-    mark(e, e->observed.timing.ends);
-}
-
-void interval_interrupt(struct engine *e)
-{
-    e->observed.timing.last = 0;
-}
-
-static bool is_warming_up(const struct engine *e)
-{
-    return e->step < e->config.full_warm_up_rounds;
-}
-
-/* An update that was under way when a checkpoint was written has been done by another run. */
-void interval_note_arrival(struct engine *e, const struct group *g)
-{
-    struct timing *t = &e->observed.timing;
-    if (!g->update.begun || is_warming_up(e))
-        return;
-    t->updates++;
-    t->update_seconds += 1e-9 * (double)g->update.nanoseconds;
-}
-
-static double elapsed(const struct engine *e, int from, int to)
-{
-    return e->device->event_elapsed(e->observed.marks[from], e->observed.marks[to]);
-}
-
-/* By itself a forward pass may have waited for what comes up, so a backward pass tells of it as
- * well. What was before it may have waited for the host: it counts for no more than the pass. */
-static double room_seconds(const struct engine *e, bool interrupted)
-{
-    const struct timing *t = &e->observed.timing;
-    e->device->event_wait(e->observed.marks[t->ends]); /* with the norm, but for its own stream */
-    double forward = elapsed(e, BACKWARD_BEGINS, t->ends) / (e->config.recomputes ? 3 : 2);
-    if (t->passes == 1)
-        forward = fmin(forward, elapsed(e, FORWARD_BEGINS, BACKWARD_BEGINS));
-    return forward + (interrupted ? 0 : fmin(forward, elapsed(e, other_end(t), FORWARD_BEGINS)));
-}
-
-static void time_step(struct engine *e)
-{
-    struct timing *t = &e->observed.timing;
-    const int i = t->steps++ % TIMED_STEPS;
-    const bool interrupted = t->last == 0;
-    t->last = clock_seconds();
-    t->seconds[i] = t->last - t->began - stall_seconds(e);
-    t->rooms[i] = t->passes > 0 ? room_seconds(e, interrupted) : t->seconds[i] / 3;
-}
-
 /* Whether it is known, or can be said, which windows are too short. */
 static bool is_timed(const struct engine *e)
 {
-    const struct timing *t = &e->observed.timing;
-    return e->observed.least_interval > 0 || e->config.step_seconds > 0 ||
-           (t->steps >= TIMED_STEPS && t->updates >= SEEN_UPDATES);
-}
-
-static struct engine_pace measured_pace(struct engine *e)
-{
-    const struct timing *t = &e->observed.timing;
-    const int threads = worker_pool_threads(e->host.workers);
-    /* The median: a run's first steps load kernels and choose algorithms. */
-    return (struct engine_pace){
-        .step = median_of(t->seconds, TIMED_STEPS),
-        .room = median_of(t->rooms, TIMED_STEPS),
-        .host = t->update_seconds / threads / t->updates * e->windows.interval,
-        .sums = (summing_seconds(e) - t->summed_before) / threads / t->steps,
-        .link = exchange_seconds(e)};
+    return e->observed.least_interval > 0 || e->config.step_seconds > 0 || pace_is_known(e);
 }
 
 /* The shortest window with which the host and the link keep up, on the slowest rank. */
@@ -179,14 +56,12 @@ static int least_interval(struct engine *e, struct engine_pace *pace)
     *pace = c->step_seconds > 0 ? (struct engine_pace){.step = c->step_seconds,
                                                        .room = c->step_seconds,
                                                        .host = c->host_seconds}
-                                : measured_pace(e);
+                                : pace_measure(e);
     const int longest = ENGINE_MAX_INTERVAL;
     const int host = schedule_least_interval(pace->host, pace->sums, pace->step, longest);
     const int link = schedule_least_interval(pace->link, 0, pace->room, longest);
     return (int)comm_max(e->comm, host > link ? host : link);
 }
-
-/* ---- the rules ---- */
 
 static void observe_anew(struct engine *e)
 {
@@ -245,10 +120,11 @@ static void choose_once(struct engine *e, struct step_report *report)
 
 void interval_choose(struct engine *e, struct step_report *report)
 {
-    if (e->config.update_interval != 0 || !e->host.workers || is_warming_up(e))
+    if (e->config.update_interval != 0 || !e->host.workers ||
+        e->step < e->config.full_warm_up_rounds)
         return;
     if (e->observed.least_interval == 0)
-        time_step(e);
+        pace_end_step(e);
     if (e->config.interval_rule == ENGINE_INTERVAL_KEEP_UP)
         choose_once(e, report);
     else if (e->selection.selected) /* its norms are of important channels and others */

@@ -276,7 +276,7 @@ void engine_after_layer(struct engine *e, int layer)
 
 void engine_settle(struct engine *e)
 {
-    interval_interrupt(e);
+    pace_interrupt(e);
     for (int layer = 0; layer < e->table->n_layers; layer++)
         await(e, layer);
 }

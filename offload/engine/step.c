@@ -41,7 +41,7 @@ void engine_begin_step(struct engine *e, float lr)
 {
     host_await_start(e);
     e->lr = lr;
-    interval_begin_step(e);
+    pace_begin_step(e);
     e->norms.before = comm_device_sums(e->comm);
     if (e->ranks == 1)
         return;
@@ -52,7 +52,7 @@ void engine_begin_step(struct engine *e, float lr)
 
 void engine_before_backward(struct engine *e)
 {
-    interval_begin_backward(e);
+    pace_begin_backward(e);
     trace_end(e->config.trace, TRACE_DEVICE, 0); /* the forward pass */
     trace_begin(e->config.trace, TRACE_DEVICE, "backward");
 }
@@ -135,7 +135,7 @@ static void measure_step(struct engine *e)
 {
     struct device *d = e->device;
     d->event_record(e->streams.read, d->compute);
-    interval_end_backward(e);
+    pace_end_backward(e);
     take_reduced(e);
     sum_norms(e);
     d->row_ops->summarise_norms(e->streams.reducing, e->norms.summary, e->norms.squared,
@@ -255,7 +255,7 @@ bool engine_end_step(struct engine *e, struct step_report *report, struct zf_err
     report->skipped = e->norms.summary_host->factor == 0;
     if (report->skipped) {
         e->skipped_in_a_row++;
-        interval_interrupt(e);
+        pace_interrupt(e);
     } else {
         update(e, report);
     }

@@ -420,7 +420,7 @@ static void arrive(struct engine *e, struct group *g, struct step_report *report
     }
     trace_end(e->config.trace, TRACE_LINK_UP, report->bytes_up - before);
     host_trace(e, &g->update, "AdamW");
-    interval_note_arrival(e, g);
+    pace_note_arrival(e, g);
     plan_host_group_loop(e->device->plan, sharing_is_needed(e) ? e->n_channels : 0,
                          e->windows.interval);
     int staleness = e->step - g->oldest_in_flight;

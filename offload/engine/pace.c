@@ -1,0 +1,134 @@
+/* How long a step takes, and how long host and link need for their part of it, by the clock. */
+#include "offload/engine/internal.h"
+
+#include "data/clock.h"
+#include "data/median.h"
+
+#include <math.h>
+
+/* Updates that must have arrived before they say how long one takes. */
+#define SEEN_UPDATES 4
+
+void pace_create(struct engine *e)
+{
+    for (int i = 0; i < N_MARKS; i++)
+        e->observed.marks[i] = e->device->event_create_timed();
+}
+
+void pace_release(struct engine *e)
+{
+    for (int i = 0; i < N_MARKS; i++)
+        if (e->observed.marks[i])
+            e->device->event_destroy(e->observed.marks[i]);
+}
+
+void pace_forget(struct engine *e)
+{
+    e->observed.timing = (struct timing){.ends = BACKWARD_ENDS};
+}
+
+static bool measures(const struct engine *e)
+{
+    return e->config.update_interval == 0 && e->host.workers && e->observed.least_interval == 0;
+}
+
+/* Workers' time for the sums of gradients that are theirs, since the engine was created. */
+static double summing_seconds(const struct engine *e)
+{
+    return 1e-9 * (double)e->windows.accumulation.nanoseconds;
+}
+
+static void mark(struct engine *e, int what)
+{
+    if (measures(e))
+        e->device->event_record(e->observed.marks[what], e->device->compute);
+}
+
+/* The mark that is not this step's end, but the last one's. */
+static int other_end(const struct timing *t)
+{
+    return BACKWARD_ENDS + BACKWARD_ENDS_TOO - t->ends;
+}
+
+void pace_begin_step(struct engine *e)
+{
+    struct timing *t = &e->observed.timing;
+    t->began = t->last > 0 ? t->last : clock_seconds();
+    t->passes = 0;
+    t->ends = other_end(t);
+    if (t->steps == 0)
+        t->summed_before = summing_seconds(e);
+    mark(e, FORWARD_BEGINS);
+}
+
+void pace_begin_backward(struct engine *e)
+{
+    e->observed.timing.passes++;
+    mark(e, BACKWARD_BEGINS);
+}
+
+void pace_end_backward(struct engine *e)
+{
+    mark(e, e->observed.timing.ends);
+}
+
+void pace_interrupt(struct engine *e)
+{
+    e->observed.timing.last = 0;
+}
+
+/* An update that was under way when a checkpoint was written has been done by another run. */
+void pace_note_arrival(struct engine *e, const struct group *g)
+{
+    struct timing *t = &e->observed.timing;
+    if (!g->update.begun || e->step < e->config.full_warm_up_rounds)
+        return;
+    t->updates++;
+    t->update_seconds += 1e-9 * (double)g->update.nanoseconds;
+}
+
+static double elapsed(const struct engine *e, int from, int to)
+{
+    return e->device->event_elapsed(e->observed.marks[from], e->observed.marks[to]);
+}
+
+/* By itself a forward pass may have waited for what comes up, so a backward pass tells of it as
+ * well. What was before it may have waited for the host: it counts for no more than the pass. */
+static double room_seconds(const struct engine *e, bool interrupted)
+{
+    const struct timing *t = &e->observed.timing;
+    e->device->event_wait(e->observed.marks[t->ends]); /* with the norm, but for its own stream */
+    double forward = elapsed(e, BACKWARD_BEGINS, t->ends) / (e->config.recomputes ? 3 : 2);
+    if (t->passes == 1)
+        forward = fmin(forward, elapsed(e, FORWARD_BEGINS, BACKWARD_BEGINS));
+    return forward + (interrupted ? 0 : fmin(forward, elapsed(e, other_end(t), FORWARD_BEGINS)));
+}
+
+void pace_end_step(struct engine *e)
+{
+    struct timing *t = &e->observed.timing;
+    const int i = t->steps++ % TIMED_STEPS;
+    const bool interrupted = t->last == 0;
+    t->last = clock_seconds();
+    t->seconds[i] = t->last - t->began - stall_seconds(e);
+    t->rooms[i] = t->passes > 0 ? room_seconds(e, interrupted) : t->seconds[i] / 3;
+}
+
+bool pace_is_known(const struct engine *e)
+{
+    const struct timing *t = &e->observed.timing;
+    return t->steps >= TIMED_STEPS && t->updates >= SEEN_UPDATES;
+}
+
+struct engine_pace pace_measure(struct engine *e)
+{
+    const struct timing *t = &e->observed.timing;
+    const int threads = worker_pool_threads(e->host.workers);
+    /* The median: a run's first steps load kernels and choose algorithms. */
+    return (struct engine_pace){
+        .step = median_of(t->seconds, TIMED_STEPS),
+        .room = median_of(t->rooms, TIMED_STEPS),
+        .host = t->update_seconds / threads / t->updates * e->windows.interval,
+        .sums = (summing_seconds(e) - t->summed_before) / threads / t->steps,
+        .link = exchange_seconds(e)};
+}
