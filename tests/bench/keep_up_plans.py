@@ -14,7 +14,7 @@ from planned import CHOICES, planned
 
 MACHINES = ["a100-80gb", "h100", "h200", "rtx-4090"]
 MODELS = ["gpt2-medium", "gpt2-large", "gpt2-xl"]
-SEQUENCES = [1, 2, 4, 8, 16]
+SEQUENCES = [1, 4, 8]
 LENGTH = 512
 INTERVALS = [1, 2, 3, 4, 5, 6, 7, 8, 10, 12, 16, 24]
 
