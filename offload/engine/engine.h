@@ -162,7 +162,7 @@ void engine_take_values(struct engine *e, size_t offset, const float *values, si
 void engine_begin_step(struct engine *e, float lr);
 void engine_before_layer(struct engine *e, int layer);
 void engine_after_layer(struct engine *e, int layer);
-void engine_before_backward(struct engine *e); /* for the timeline alone */
+void engine_before_backward(struct engine *e); /* for clocks alone: the timeline, and "keep_up" */
 void engine_before_gradients(struct engine *e, int layer);
 void engine_layer_gradients_ready(struct engine *e, int layer);
 /* Whoever else reads the parameters calls this first: what is put on the compute stream from now on

@@ -13,7 +13,7 @@ plan() { # plan MACHINE SEQUENCES OPTION...: "S milliseconds", by plan
 m, = json.load(open(sys.argv[1]))["methods"]
 print(int(m["update_interval"]), 1e3 * m["median_seconds"])' "$scratch/plan.json"
 }
-at() { plan "$1" "$2" --method staggered --update_interval "$3" "${@:4}" | cut -d" " -f2; }
+at() { plan "$1" "$2" --method staggered --update_interval "$3" | cut -d" " -f2; }
 is() { python3 -c "assert $1"; }
 
 for machine in a100-80gb h100; do
@@ -26,18 +26,12 @@ for machine in a100-80gb h100; do
     done
 done
 
-slower() { # slower KEY...: the H100 with an eighth of a rate
-    python3 - "$scratch/slow.json" "$@" <<'END'
+python3 - "$scratch/slow.json" <<'END'
 import json, sys
 machine = json.load(open("configs/machines/h100.json"))
-rate = machine
-for key in sys.argv[2:]:
-    rate = rate[key]
-rate["value"] /= 8
+machine["link"]["bytes_per_second"]["value"] /= 8
 json.dump(machine, open(sys.argv[1], "w"))
 END
-}
-slower link bytes_per_second
 read -r s ms < <(plan "$scratch/slow.json" 8 --method keep_up)
 check "a link of an eighth of the rate: $s steps" is "$s >= 12"
 read -r s ms < <(plan h100 8 --method keep_up --pt_reserved_cores_perc 0.95)

@@ -18,6 +18,13 @@ static struct engine_config auto_config(void)
     return c;
 }
 
+static struct engine_config keep_up_config(void)
+{
+    struct engine_config c = auto_config();
+    c.interval_rule = ENGINE_INTERVAL_KEEP_UP;
+    return c;
+}
+
 /* A step in which each matrix's first three channels of twelve have a gradient of norm 1, the
  * others one of its own, but for so many that have none. Returns the windows' length. */
 static int step_with_norms(struct problem *p, const float *deferred, int silent)
@@ -192,10 +199,9 @@ void keep_up(void **state)
 void keep_up_sees_behind_the_lag(void **state)
 {
     (void)state;
-    struct engine_config c = auto_config();
+    struct engine_config c = keep_up_config();
     struct problem p;
     int interval = 0, step = 0;
-    c.interval_rule = ENGINE_INTERVAL_KEEP_UP;
     c.apply_lag = 8;
     c.worker_delay_seconds = 0.04;
     problem_create_layers(&p, 2, 4, alone, &c);
@@ -213,9 +219,8 @@ void keep_up_sees_behind_the_lag(void **state)
 void keep_up_is_interrupted(void **state)
 {
     (void)state;
-    struct engine_config c = auto_config();
+    struct engine_config c = keep_up_config();
     struct problem p;
-    c.interval_rule = ENGINE_INTERVAL_KEEP_UP;
     problem_create(&p, 0, alone, &c);
     for (int step = 0; step < 9; step++) {
         problem_step(&p, step);
@@ -232,9 +237,8 @@ void keep_up_is_interrupted(void **state)
 void keep_up_without_important(void **state)
 {
     (void)state;
-    struct engine_config c = auto_config();
+    struct engine_config c = keep_up_config();
     struct problem p;
-    c.interval_rule = ENGINE_INTERVAL_KEEP_UP;
     c.topk_ratio = 0;
     c.full_warm_up_rounds = 2;
     c.step_seconds = 1;
