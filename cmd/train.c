@@ -3,6 +3,7 @@
 #include "cmd/agree.h"
 #include "cmd/checkpoint.h"
 #include "cmd/checkpoint_folders.h"
+#include "cmd/config/engine_settings.h"
 #include "cmd/evaluate.h"
 #include "cmd/live.h"
 #include "cmd/lr_schedule.h"
@@ -405,6 +406,16 @@ static void tell_of_pace(const struct engine_pace *p, int chosen)
         log_warn("that is more than the host or the link can do beside it: the device waits");
 }
 
+static void warn_of_rare_choices(const struct trainer *t)
+{
+    const struct config *c = t->run->config;
+    const int asked = engine_settings(c, NULL).select_every;
+    if (c->zenflow.topk_ratio > 0 && asked > 0 && asked < t->interval)
+        log_warn("zero_optimization.zenflow.select_interval asks for a choice of channels in every "
+                 "%d step(s), but one stays for a window's length, %d",
+                 asked, t->interval);
+}
+
 /* The first time that S is chosen behind a step; "auto" goes on with it, which the log has. The end
  * of warm-up is no choice. */
 static void tell_of_interval(struct trainer *t, const struct step_report *report)
@@ -421,6 +432,7 @@ static void tell_of_interval(struct trainer *t, const struct step_report *report
              interval_rule(t), chosen, figure_count(t->state.step + 1).text, before);
     if (measured)
         tell_of_pace(&report->pace, chosen);
+    warn_of_rare_choices(t);
 }
 
 /* At the end, where that has not come; a run that was resumed may have chosen before. */

@@ -16,7 +16,8 @@
  *   selection.c   struct selection      who is important, and how that changes
  *   windows.c     struct windows        gathering gradients, closing, host updates, arrivals
  *   parameters.c  struct parameters     parameters on their way from the host and from other ranks
- *   interval.c    struct observed       update_interval "auto"
+ *   pace.c        struct timing         how long steps and updates take
+ *   interval.c    struct observed       update_interval "auto" and "keep_up"
  *   step.c        struct norms          the order of a step
  *   engine.c                            making and ending an engine
  *   restore.c                           what a checkpoint may say

@@ -66,6 +66,12 @@ check "zenflow_auto chooses, too" "$train" --config configs/zenflow_auto.json "$
     --max_steps 40 --eval_strategy no --do_predict false --zero_optimization.zenflow.full_warm_up_rounds 3 --output_dir "$scratch/chosen"
 cp "$scratch/check.log" "$scratch/told"
 check "zenflow_auto: its first choice is told" told_as_logged auto "$scratch/told" "$scratch/chosen/trainer_log.jsonl"
+rm -rf "$scratch/chosen"
+check "windows longer than select_interval" "$train" --config configs/zenflow_auto.json "${new_model[@]}" --data_dir data/sample "${short[@]}" \
+    --max_steps 20 --eval_strategy no --do_predict false --zero_optimization.zenflow.select_strategy step \
+    --zero_optimization.zenflow.select_interval 8 --output_dir "$scratch/chosen"
+cp "$scratch/check.log" "$scratch/told"
+check "choices are rarer than asked for, which is told" grep -E 'asks for a choice .* every 8 step.*stays .* (9|[1-6][0-9])$' "$scratch/told"
 check "too few steps for a choice" "$train" --config configs/zenflow.json "${new_model[@]}" --data_dir data/sample "${short[@]}" \
     --eval_strategy no --do_predict false --output_dir "$scratch/kept"
 cp "$scratch/check.log" "$scratch/told"
