@@ -37,68 +37,17 @@ import pathlib
 import re
 import shlex
 import shutil
-import statistics
 import subprocess
 import sys
 import threading
 
 import locality_table
+from accuracy_tasks import (COMMON, DEFERRED_LR_SCALE, DEFERRED_UPDATE, DROPOUT, LANGUAGE_MODEL, METHODS, OWN_METHODS,
+                            PRETRAINED_COMMON, PRETRAINED_TASKS, SELECT_INTERVAL, SELECT_STRATEGY, TASKS, method_title,
+                            read_rows)
+from accuracy_text import format_document, locality_lines
 
 ROOT = pathlib.Path(__file__).resolve().parents[2]
-
-# Of each task: its folder, the columns that hold sentences (a number where the file has no header),
-# the metric of the table, and its hyper-parameters.
-TASKS = {
-    "sst2": ("SST-2", ["sentence"], "accuracy", {"learning_rate": 1e-3, "num_train_epochs": 2}),
-    "cola": ("CoLA", [3], "matthews_correlation", {"learning_rate": 1e-3, "num_train_epochs": 4}),
-    "mrpc": ("MRPC", ["#1 String", "#2 String"], "accuracy",
-             {"learning_rate": 1e-3, "num_train_epochs": 2}),
-    "rte": ("RTE", ["sentence1", "sentence2"], "accuracy",
-            {"learning_rate": 5e-4, "num_train_epochs": 2}),
-    "stsb": ("STS-B", ["sentence1", "sentence2"], "pearson",
-             {"learning_rate": 1e-3, "num_train_epochs": 3}),
-}
-METRIC_TITLES = {"accuracy": "accuracy", "f1": "F1", "pearson": "Pearson",
-                 "matthews_correlation": "Matthews"}
-
-COMMON = {"per_device_train_batch_size": 32, "per_device_eval_batch_size": 64,
-          "max_seq_length": 128, "weight_decay": 0.01, "warmup_ratio": 0.1,
-          "lr_scheduler_type": "linear", "max_grad_norm": 1.0, "logging_steps": 5,
-          "save_strategy": "no"}
-DROPOUT = {"embd_pdrop": 0.1, "attn_pdrop": 0.1, "resid_pdrop": 0.1}
-
-# With a pretrained model: its own dropout, about as much of SST-2 as the others have, and few epochs: on two
-# cores one run of each task takes about an hour.
-PRETRAINED_COMMON = {**COMMON, "per_device_train_batch_size": 16, "learning_rate": 5e-5}
-PRETRAINED_TASKS = {"cola": {"num_train_epochs": 1}, "mrpc": {"num_train_epochs": 2},
-                    "stsb": {"num_train_epochs": 1}, "rte": {"num_train_epochs": 2},
-                    "sst2": {"num_train_epochs": 1, "max_train_samples": 10000}}
-
-LANGUAGE_MODEL = {"config_name": "gpt", "task_name": "lm", "num_train_epochs": 4,
-                  "per_device_train_batch_size": 8, "per_device_eval_batch_size": 8,
-                  "max_seq_length": 128, "learning_rate": 3e-3, "weight_decay": 0.01,
-                  "warmup_ratio": 0.1, "lr_scheduler_type": "linear", "seed": 1,
-                  "logging_steps": 100, "save_strategy": "no"}
-
-OFFLOAD = {"zero_optimization.stage": 2, "zero_optimization.offload_optimizer.device": "cpu"}
-ZENFLOW = {**OFFLOAD, "zero_optimization.zenflow.topk_ratio": 0.05,
-           "zero_optimization.zenflow.select_strategy": "auto",
-           "zero_optimization.zenflow.overlap_step": "true"}
-METHODS = {
-    "adamw": ("AdamW", {}),
-    "zero_offload": ("ZeRO-Offload", OFFLOAD),
-    "zenflow": ("ZenFlow", {**ZENFLOW, "zero_optimization.zenflow.update_interval": 4}),
-    "zenflow_auto": ("ZenFlow auto",
-                     {**ZENFLOW, "zero_optimization.zenflow.update_interval": "auto"}),
-    "zenflow_keep_up": ("ZenFlow keep_up",
-                        {**ZENFLOW, "zero_optimization.zenflow.update_interval": "keep_up"}),
-    "witness": ("Transformers' AdamW", {"witness": True}),  # by --witness alone
-}
-OWN_METHODS = [method for method in METHODS if method != "witness"]
-DEFERRED_LR_SCALE = "zero_optimization.zenflow.deferred_lr_scale"
-DEFERRED_UPDATE = "zero_optimization.zenflow.deferred_update"
-SELECT_STRATEGY = "zero_optimization.zenflow.select_strategy"
-SELECT_INTERVAL = "zero_optimization.zenflow.select_interval"
 
 QUICK_EXAMPLES = 320  # of each split, with --quick
 QUICK_EPOCHS = 2
@@ -149,17 +98,6 @@ def parse_arguments():
     if args.witness:
         args.methods, args.seeds = ["witness"], 1
     return args
-
-
-def read_rows(glue, task, split):
-    """All rows of a split's file, in its order; and of each column its place, where it has a header."""
-    folder, columns, _, _ = TASKS[task]
-    path = pathlib.Path(glue, folder, f"{split}.tsv")
-    # CR and LF alone end a row: the texts hold other characters that str.splitlines breaks at.
-    text = path.read_text(encoding="utf-8-sig").replace("\r\n", "\n")
-    rows = [line.split("\t") for line in text.split("\n") if line]
-    header = rows.pop(0) if isinstance(columns[0], str) else range(len(rows[0]))
-    return rows, {name: place for place, name in enumerate(header)}
 
 
 def read_sentences(glue, task, split):
@@ -260,13 +198,6 @@ def method_settings(args, method):
     return settings
 
 
-def method_title(method, settings):
-    scale = settings.get(DEFERRED_LR_SCALE)
-    every = settings.get(SELECT_INTERVAL)
-    return (METHODS[method][0] + (f", scale {scale}" if scale else "") + ", all steps" * (DEFERRED_UPDATE in settings)
-            + (f", choice every {every}" if every else ""))
-
-
 def training_records(log):
     """The log's records of training, each with the number of steps since the one before it, which it covers."""
     records = [r for r in log if "loss" in r]
@@ -344,108 +275,6 @@ def find_cpu():
         if line.startswith("model name"):
             return f"{line.split(':', 1)[1].strip()}, {os.cpu_count()} cores"
     return f"unknown, {os.cpu_count()} cores"
-
-
-def mean_and_deviation(values):
-    """Sample standard deviation; None of a single value."""
-    return statistics.fmean(values), statistics.stdev(values) if len(values) > 1 else None
-
-
-def format_deviation(deviation):
-    return "-" if deviation is None else f"{deviation:.4f}"
-
-
-def format_seeds(runs):
-    """Their number; where runs of several files stand together, the number of each file's."""
-    files = runs[0].get("files", 1)
-    return "+".join(str(sum(r.get("file", 0) == i for r in runs)) for i in range(files))
-
-
-def format_waits(runs):
-    """Means of the runs that tell of them; of several files the first that has such runs counts."""
-    told = [r for r in runs if "stall" in r]
-    told = [r for r in told if r.get("file", 0) == min(r.get("file", 0) for r in told)]
-    if not told:
-        return f"{'-':>4} {'-':>6}"
-    interval, stall = (statistics.fmean(r[key] for r in told) for key in ("update_interval", "stall"))
-    return f"{interval:4.1f} {stall:6.2%}"
-
-
-def judge(metric, reference):
-    """A row beside AdamW's mean, deviation and number of seeds; nothing without a deviation."""
-    if not reference or not reference[1]:
-        return ""
-    difference = (metric - reference[0]) / reference[1]
-    few = f" (a deviation of {reference[2]} seeds)" if reference[2] < 3 else ""
-    return f"{difference:+8.2f}  {'yes' if abs(difference) <= 1 else 'NO'}{few}"
-
-
-def table_row(runs, task, title, reference):
-    """One line of the table. reference: mean, deviation and seeds of AdamW, or None for AdamW itself."""
-    metric, deviation = mean_and_deviation([r["metric"] for r in runs])
-    loss, loss_deviation = mean_and_deviation([r["last_quarter_loss"] for r in runs])
-    name = f"{TASKS[task][0]} {METRIC_TITLES[TASKS[task][2]]}"
-    return (f"{name:<16} {title:<33} {format_seeds(runs):>5} {metric:8.4f} {format_deviation(deviation):>7} "
-            f"{loss:9.4f} {format_deviation(loss_deviation):>7} {format_waits(runs)} {judge(metric, reference)}").rstrip()
-
-
-def table_lines(document):
-    yield (f"{'task, metric':<16} {'method':<33} {'seeds':>5} {'mean':>8} {'std':>7} "
-           f"{'loss':>9} {'std':>7} {'S':>4} {'stall':>6} {'off/std':>8}  within one std of AdamW")
-    for task in TASKS:
-        runs = [r for r in document["runs"] if r["task"] == task]
-        reference = None
-        for _, title in sorted({(list(METHODS).index(r["method"]), r["title"]) for r in runs}):
-            own = [r for r in runs if r["title"] == title]
-            yield table_row(own, task, title, reference)
-            if title == "AdamW":
-                reference = *mean_and_deviation([r["metric"] for r in own]), len(own)
-
-
-def size_lines(document):
-    for task, settings in document["settings"].items():
-        sizes = [r["results"] for r in document["runs"] if r["task"] == task]
-        if sizes:
-            yield (f"  {TASKS[task][0]}: {sizes[0]['train_samples']} training examples, "
-                   f"{settings['num_train_epochs']} epochs, {sizes[0]['global_step']} steps of "
-                   f"{settings['per_device_train_batch_size']}, learning rate "
-                   f"{settings['learning_rate']}, {sizes[0]['eval_samples']} dev examples")
-
-
-def format_model(model):
-    if "pretrained" in model:
-        return f"Pretrained model: {model['pretrained']}, sha256 {model['sha256'][:16]}"
-    return (f"Language model: {model['sentences']} sentences, dev perplexity "
-            f"{model['results']['eval_perplexity']:.1f}")
-
-
-def commits_of(runs):
-    return ", ".join(sorted({re.sub(r"^(\w{7})\w*", r"\1", r["commit"]) for r in runs}))
-
-
-def format_document(document):
-    """The table as text, with what it was measured on."""
-    lines = [f"{document['date']}, {document['cpu']}, commits {commits_of(document['runs'])}; the last of the commands:",
-             document["command"], "", f"{format_model(document['language_model'])}. Fine-tuning:",
-             *size_lines(document), "", *table_lines(document), "",
-             "loss: mean training loss of the last quarter of the steps. std: sample standard "
-             "deviation over the seeds.",
-             "S: the update interval at the end; stall: the share of the time in which the device waited; means.",
-             "off/std: difference of the means in standard deviations of AdamW."]
-    return "\n".join(lines) + "\n"
-
-
-def locality_lines(runs):
-    """Of runs with choices, a table for each task and method: means over the seeds."""
-    told = [r for r in runs if "locality" in r]
-    for task, title in dict.fromkeys((r["task"], r["title"]) for r in told):
-        own = [r for r in told if (r["task"], r["title"]) == (task, title)]
-        found = locality_table.average([r["locality"] for r in own])
-        yield (f"{TASKS[task][0]}, {title}, {len(own)} seeds, {found['choices']:.0f} choices; channels are chosen by "
-               f"{own[0]['bytes_norms']:,} bytes of norms in a step, where gradients are "
-               f"{own[0]['bytes_gradients']:,}: 1/{own[0]['bytes_gradients'] / own[0]['bytes_norms']:.0f}")
-        yield from locality_table.table_lines(found)
-        yield ""
 
 
 def print_locality(path):

@@ -10,7 +10,7 @@ interval is the machine's, have a row for each file.
 import json
 import sys
 
-import accuracy_table
+from accuracy_text import commits_of, table_lines
 
 
 def collect(documents):
@@ -26,7 +26,7 @@ def collect(documents):
 
 def describe(number, document):
     return (f"{number + 1}: {document['cpu']}, {document['date']}, "
-            f"commits {accuracy_table.commits_of(document['runs'])}")
+            f"commits {commits_of(document['runs'])}")
 
 
 def main():
@@ -40,7 +40,7 @@ def main():
             print(f"{path}: its runs start from another model than those of {sys.argv[1]}", file=sys.stderr)
             return 1
     lines = [describe(*numbered) for numbered in enumerate(documents)]
-    lines += ["", *accuracy_table.table_lines({"runs": collect(documents)}), "",
+    lines += ["", *table_lines({"runs": collect(documents)}), "",
               "seeds: of file 1 + of file 2 and so on; S and stall: of the first file that tells of them."]
     print("\n".join(lines))
     return 0

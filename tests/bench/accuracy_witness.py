@@ -14,7 +14,7 @@ import numpy
 import torch
 import transformers
 
-import accuracy_table
+from accuracy_tasks import TASKS, read_rows
 
 # Of each task the column of the label, and the labels; none where it is a score.
 LABELS = {"sst2": ("label", ["0", "1"]), "cola": (1, ["0", "1"]), "mrpc": ("Quality", ["0", "1"]),
@@ -23,8 +23,8 @@ LABELS = {"sst2": ("label", ["0", "1"]), "cola": (1, ["0", "1"]), "mrpc": ("Qual
 
 def read_examples(glue, task, split, most):
     column, labels = LABELS[task]
-    rows, place = accuracy_table.read_rows(glue, task, split)
-    texts = [place[name] for name in accuracy_table.TASKS[task][1]]
+    rows, place = read_rows(glue, task, split)
+    texts = [place[name] for name in TASKS[task][1]]
     found = [row[place[column]] for row in rows[:most]]
     return [{"texts": [row[t] for t in texts], "label": labels.index(label) if labels else float(label)}
             for row, label in zip(rows, found)]
@@ -65,7 +65,7 @@ def train(settings, folder):
             "lr_scheduler_type", "max_grad_norm", "logging_steps", "save_strategy", "seed"]
     trainer = transformers.Trainer(
         model=model, train_dataset=train_set, eval_dataset=dev_set, processing_class=tokenizer,
-        compute_metrics=lambda p: {accuracy_table.TASKS[task][2]: metric(task, p.predictions, p.label_ids)},
+        compute_metrics=lambda p: {TASKS[task][2]: metric(task, p.predictions, p.label_ids)},
         args=transformers.TrainingArguments(output_dir=folder, use_cpu=settings["device"] == "cpu", report_to="none", disable_tqdm=True,
                                             warmup_steps=settings["warmup_ratio"], **{key: settings[key] for key in same}))
     trained = trainer.train()
