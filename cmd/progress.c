@@ -218,15 +218,20 @@ bool progress_log(struct progress *p, json_t *entry, struct zf_error *err)
     return written;
 }
 
+bool progress_note(struct progress *p, json_t *entry, struct zf_error *err)
+{
+    bool written = write_line(p, entry, err);
+    json_decref(entry);
+    return written;
+}
+
 bool progress_saved(struct progress *p, json_t *entry, struct zf_error *err)
 {
     log_info("checkpoint %d: training stopped for %.2f s; on the disk %.2f s later",
              (int)json_integer_value(json_object_get(entry, "step")),
              json_number_value(json_object_get(entry, "save_seconds")),
              json_number_value(json_object_get(entry, "disk_seconds")));
-    bool written = write_line(p, entry, err);
-    json_decref(entry);
-    return written;
+    return progress_note(p, entry, err);
 }
 
 static struct figure value_text(const json_t *value)

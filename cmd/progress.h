@@ -24,6 +24,8 @@ void progress_step(struct progress *p, int step, double epoch, double loss, doub
  * than fits 80 columns. Takes the reference. Fails where it cannot be written. */
 bool progress_log(struct progress *p, json_t *entry, struct zf_error *err);
 
+/* The same of an entry that is not printed. */
+bool progress_note(struct progress *p, json_t *entry, struct zf_error *err);
 /* The entry of a checkpoint that is on the disk: a line of the log, and a sentence. It has "step",
  * "save_seconds", in which training stood still for it, and "disk_seconds", after which it was
  * there. Takes the reference. Fails as progress_log does. */

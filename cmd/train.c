@@ -3,8 +3,8 @@
 #include "cmd/agree.h"
 #include "cmd/checkpoint.h"
 #include "cmd/checkpoint_folders.h"
-#include "cmd/config/engine_settings.h"
 #include "cmd/evaluate.h"
+#include "cmd/interval_log.h"
 #include "cmd/live.h"
 #include "cmd/lr_schedule.h"
 #include "cmd/manifest.h"
@@ -51,10 +51,9 @@ struct trainer {
     int unproved_best;    /* and its best_step */
     struct zf_error late; /* at the end a checkpoint could not be written, or read, or "" */
     double bytes_norms, bytes_gradients; /* that ranks have summed */
-    int interval;                        /* S in force, */
-    bool told_interval;                  /* and whether its choice has been told */
-    int first_step;                      /* where this run began, not the one that it resumes, */
-    double start;                        /* and when */
+    struct interval_log interval_log;
+    int first_step; /* where this run began, not the one that it resumes, */
+    double start;   /* and when */
 };
 
 /* The examples of a step, as indices into the training set; how many into *n. */
@@ -143,7 +142,19 @@ static void log_step(struct trainer *t, float lr, const struct step_report *repo
     }
     s->loss_sum = 0;
     s->loss_steps = 0;
-    telemetry_clear(&t->telemetry);
+    t->telemetry = (struct telemetry){0};
+}
+
+/* A choice of channels has an entry of its own: no checkpoint comes between it and the log. */
+static void log_choice(struct trainer *t, const struct engine_choice *choice)
+{
+    json_t *entry = choice ? new_entry(t, t->state.step) : NULL;
+    struct zf_error err;
+    if (!entry)
+        return;
+    telemetry_describe_choice(choice, entry);
+    if (!listeners_log(t->listeners, entry, &err) || !progress_note(t->progress, entry, &err))
+        comm_abort(t->run->comm, &err);
 }
 
 static void set_string(char **string, const char *text)
@@ -385,65 +396,6 @@ static bool save_if_due(struct trainer *t, struct zf_error *err)
     return true;
 }
 
-/* "keep_up", "auto", or NULL where S is given or there are no windows. */
-static const char *interval_rule(const struct trainer *t)
-{
-    const struct zenflow_config *z = &t->run->config->zenflow;
-    if (!z->enabled || z->update_interval > 0 || z->topk_ratio == 1)
-        return NULL;
-    return z->update_interval == CONFIG_KEEP_UP ? "keep_up" : "auto";
-}
-
-static void tell_of_pace(const struct engine_pace *p, int chosen)
-{
-    char sums[64] = "";
-    if (p->sums > 0)
-        snprintf(sums, sizeof sums, " and %.2f in each for sums", 1e3 * p->sums);
-    log_info("a step takes %.2f ms, of which parameters have %.2f to come in; for all "
-             "channels the host needs %.2f%s, the link %.2f",
-             1e3 * p->step, 1e3 * p->room, 1e3 * p->host, sums, 1e3 * p->link);
-    if (chosen == ENGINE_MAX_INTERVAL || p->sums > p->step)
-        log_warn("that is more than the host or the link can do beside it: the device waits");
-}
-
-static void warn_of_rare_choices(const struct trainer *t)
-{
-    const struct config *c = t->run->config;
-    const int asked = engine_settings(c, NULL).select_every;
-    if (c->zenflow.topk_ratio > 0 && asked > 0 && asked < t->interval)
-        log_warn("zero_optimization.zenflow.select_interval asks for a choice of channels in every "
-                 "%d step(s), but one stays for a window's length, %d",
-                 asked, t->interval);
-}
-
-/* The first time that S is chosen behind a step; "auto" goes on with it, which the log has. The end
- * of warm-up is no choice. */
-static void tell_of_interval(struct trainer *t, const struct step_report *report)
-{
-    const int before = t->interval, chosen = report->update_interval;
-    const bool measured = report->pace.step > 0;
-    const bool once = t->run->config->zenflow.update_interval == CONFIG_KEEP_UP;
-    t->interval = chosen;
-    if (!interval_rule(t) || t->told_interval || (chosen == before && !(once && measured)) ||
-        engine_steps(t->run->engine) <= t->run->config->zenflow.full_warm_up_rounds + 1)
-        return;
-    t->told_interval = true;
-    log_info("update_interval \"%s\": windows are of %d step(s) from step %s on, and were of %d",
-             interval_rule(t), chosen, figure_count(t->state.step + 1).text, before);
-    if (measured)
-        tell_of_pace(&report->pace, chosen);
-    warn_of_rare_choices(t);
-}
-
-/* At the end, where that has not come; a run that was resumed may have chosen before. */
-static void tell_of_kept_interval(const struct trainer *t)
-{
-    if (interval_rule(t) && !t->told_interval && t->state.step > t->first_step)
-        log_info("update_interval \"%s\": windows were of %d step(s) throughout%s",
-                 interval_rule(t), t->interval,
-                 t->first_step == 0 ? ": the run was too short to choose" : "");
-}
-
 static bool train_step(struct trainer *t, struct zf_error *err)
 {
     struct train_state *s = &t->state;
@@ -468,7 +420,7 @@ static bool train_step(struct trainer *t, struct zf_error *err)
     s->tokens += done.tokens;
     t->is_best = false;
     note_divergence(t, &done);
-    tell_of_interval(t, &done.report);
+    interval_log_step(&t->interval_log, c, s->step, &done.report);
     if (done.report.skipped) {
         s->skipped_steps++;
         log_warn("step %d: the gradient is not finite; the step is skipped", s->step);
@@ -482,6 +434,8 @@ static bool train_step(struct trainer *t, struct zf_error *err)
     if (!t->diverging)
         drop_oldest(t, s->step - 1);
     tell_step(t, &done, lr);
+    if (c->logging_strategy != STRATEGY_NO)
+        log_choice(t, done.report.choice);
     log_step(t, lr, &done.report);
     if (evaluation_is_due(t) && !evaluate_on_the_way(t, err))
         return false;
@@ -771,7 +725,8 @@ static bool conclude(struct trainer *t, json_t *results, struct zf_error *err)
     if (stops_early(t))
         tell_of_early_stop(t);
     tell_of_choosing(t);
-    tell_of_kept_interval(t);
+    if (t->state.step > t->first_step)
+        interval_log_end(&t->interval_log, t->run->config, t->first_step > 0);
     if (s->skipped_steps == s->step)
         return zf_fail(err, "the gradient was not finite in any of the %d steps" ADVICE, s->step);
     t->run->stoppable = !best || t->saved_step == s->step; /* where what is to be saved is there */
@@ -876,7 +831,7 @@ bool train(struct run *run, json_t *results, struct zf_error *err)
          write_config(run, err);
     start_part("checkpoint and reports");
     t.first_step = t.state.step;
-    t.interval = engine_update_interval(run->engine);
+    t.interval_log.interval = engine_update_interval(run->engine);
     t.start = clock_seconds();
     ok = ok && catch_up(&t, err);
     while (ok && !run->stopped && !is_over(&t))
@@ -888,7 +843,6 @@ bool train(struct run *run, json_t *results, struct zf_error *err)
         follow_saving(&t, true, &ignored);
     ok = close_reports(&t, ok, results, err);
     trainer_state_free(&t.state);
-    telemetry_clear(&t.telemetry);
     free(t.order);
     return ok;
 }

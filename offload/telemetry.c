@@ -1,34 +1,8 @@
 #include "offload/telemetry.h"
 
-#include "data/alloc.h"
 #include "offload/engine/engine.h"
 
-#include <stdlib.h>
-
 #define BF16_BYTES 2
-
-static void add_part(struct choice_means *m, const struct choice_part *part, bool first)
-{
-    if (!first && part->chosen > 0) {
-        m->overlap += (double)part->kept / part->chosen;
-        m->overlaps++;
-    }
-    if (part->norm > 0) {
-        m->share += part->norm_chosen / part->norm;
-        m->shares++;
-    }
-}
-
-static void add_choice(struct telemetry *t, const struct engine_choice *c)
-{
-    if (!t->layers) {
-        t->n_layers = c->n_layers;
-        t->layers = zf_calloc((size_t)c->n_layers, sizeof *t->layers);
-    }
-    add_part(&t->choices, &c->all, c->first);
-    for (int i = 0; i < c->n_layers; i++)
-        add_part(&t->layers[i], &c->layers[i], c->first);
-}
 
 void telemetry_add(struct telemetry *t, const struct step_report *r, double step_seconds)
 {
@@ -45,45 +19,11 @@ void telemetry_add(struct telemetry *t, const struct step_report *r, double step
     t->important_share += r->important_share;
     t->staleness = r->staleness > t->staleness ? r->staleness : t->staleness;
     t->update_interval = r->update_interval;
-    t->selections += r->selected;
-    if (r->choice)
-        add_choice(t, r->choice);
-}
-
-void telemetry_clear(struct telemetry *t)
-{
-    free(t->layers);
-    *t = (struct telemetry){0};
 }
 
 double telemetry_stall(const struct telemetry *t)
 {
     return t->step_seconds > 0 ? t->stall_seconds / t->step_seconds : 0;
-}
-
-static json_t *mean(double sum, int n)
-{
-    return n > 0 ? json_real(sum / n) : json_null();
-}
-
-static void describe_choices(const struct telemetry *t, json_t *entry)
-{
-    json_t *overlaps = json_array(), *shares = json_array();
-    for (int i = 0; i < t->n_layers; i++) {
-        json_array_append_new(overlaps, mean(t->layers[i].overlap, t->layers[i].overlaps));
-        json_array_append_new(shares, mean(t->layers[i].share, t->layers[i].shares));
-    }
-    if (t->choices.overlaps > 0) {
-        json_object_set_new(entry, "selection_overlap",
-                            mean(t->choices.overlap, t->choices.overlaps));
-        json_object_set(entry, "selection_overlap_by_layer", overlaps);
-    }
-    if (t->choices.shares > 0) {
-        json_object_set_new(entry, "selection_share", mean(t->choices.share, t->choices.shares));
-        json_object_set(entry, "selection_share_by_layer", shares);
-    }
-    json_decref(overlaps);
-    json_decref(shares);
 }
 
 void telemetry_describe(const struct telemetry *t, size_t n_parameters, json_t *entry)
@@ -109,6 +49,33 @@ void telemetry_describe(const struct telemetry *t, size_t n_parameters, json_t *
         json_object_set_new(entry, numbers[i].key, json_real(numbers[i].value));
     json_object_set_new(entry, "staleness", json_integer(t->staleness));
     json_object_set_new(entry, "update_interval", json_integer(t->update_interval));
-    json_object_set_new(entry, "selections", json_integer(t->selections));
-    describe_choices(t, entry);
+}
+
+static json_t *overlap_of(const struct choice_part *part)
+{
+    return part->chosen > 0 ? json_real((double)part->kept / part->chosen) : json_null();
+}
+
+static json_t *share_of(const struct choice_part *part)
+{
+    return part->norm > 0 ? json_real(part->norm_chosen / part->norm) : json_null();
+}
+
+/* KEY and KEY_by_layer. */
+static void describe_figure(const struct engine_choice *c, const char *key,
+                            const char *key_by_layer,
+                            json_t *(*figure_of)(const struct choice_part *), json_t *entry)
+{
+    json_t *layers = json_array();
+    for (int i = 0; i < c->n_layers; i++)
+        json_array_append_new(layers, figure_of(&c->layers[i]));
+    json_object_set_new(entry, key, figure_of(&c->all));
+    json_object_set_new(entry, key_by_layer, layers);
+}
+
+void telemetry_describe_choice(const struct engine_choice *c, json_t *entry)
+{
+    if (!c->first)
+        describe_figure(c, "selection_overlap", "selection_overlap_by_layer", overlap_of, entry);
+    describe_figure(c, "selection_share", "selection_share_by_layer", share_of, entry);
 }

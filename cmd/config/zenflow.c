@@ -85,6 +85,11 @@ static void warn_of_waiting(const struct config *c)
         log_warn("%s is \"keep_up\", but without stagger all windows close in one step, which may "
                  "wait for the host, however long they are",
                  where);
+    if (c->zero_copy)
+        log_warn(
+            "%s is \"keep_up\", but with offload_optimizer.zero_copy nobody knows how long the "
+            "link takes: windows are as long as the host alone needs them",
+            where);
 }
 
 static void warn_of_no_windows(const struct config *c)

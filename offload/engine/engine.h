@@ -105,14 +105,15 @@ struct engine_choice {
     int n_layers;
 };
 
-/* What "keep_up" goes by, as this rank has measured it: seconds. */
+/* What "keep_up" goes by, as the slowest rank has measured it: seconds. */
 struct engine_pace {
-    double step; /* one that waits for nothing */
-    double room; /* of it, from the gradients' end to that of the next forward pass, which needs
-                       the parameters that come up meanwhile */
-    double host; /* workers' updates of all channels, */
-    double sums; /* and in each step their sums of gradients, where windows are theirs */
-    double link; /* all those channels' parameters on their way up; 0 where nothing is copied */
+    double step;      /* one that waits for nothing */
+    double room;      /* of it, from the gradients' end to that of the next forward pass, which
+                            needs the parameters that come up meanwhile */
+    double host;      /* workers' updates of all channels, */
+    double host_each; /* and in each step what else the host does: sums of gradients where windows
+                            are its, copies of state that visits the device */
+    double link;      /* those channels' parameters on their way up; 0 where nothing is copied */
 };
 
 /* What a step did and what it cost. Bytes count this rank's traffic between device and host. */
@@ -128,7 +129,9 @@ struct step_report {
     size_t bytes_gradients;      /* and gradients; of the whole model, and 0 with one rank */
     int staleness;               /* steps from the oldest gradient to its becoming visible now */
     int update_interval;         /* S in force */
-    struct engine_pace pace;     /* measured in this step for the choice of S; else 0 */
+    bool chose_interval;         /* a rule has chosen it, be it the same */
+    int least_interval;          /* the least with which all ranks keep up, */
+    struct engine_pace pace;     /* by this, where that was measured in this step; else both 0 */
     bool selected;               /* a new choice of important channels was made: */
     const struct engine_choice *choice; /* the engine's, until the next one; else NULL. The same on
                                            all ranks, of the whole model */

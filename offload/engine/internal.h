@@ -160,7 +160,8 @@ struct timing {
     int ends;                    /* which mark this step's end is */
     int updates;                 /* of one group each, that have arrived, */
     double update_seconds;       /* and workers' time for them, summed over workers */
-    double summed_before;        /* and for sums of gradients before the first timed step */
+    double commit_seconds;       /* the same for commits, and */
+    double each_seconds;         /* of what engine_pace.host_each is: before the first timed step */
 };
 
 /* Channels of the whole model. */
@@ -221,6 +222,7 @@ struct visits {
     struct event *left[VISIT_BERTHS]; /* what was in a berth is in pinned memory again */
     struct visit *list;               /* (n) of all channels of the update list, in its order */
     int n, capacity;
+    double copying_seconds; /* of the host's threads, since the engine was created */
 };
 
 /* Beside device->compute. */

@@ -49,18 +49,28 @@ static bool is_timed(const struct engine *e)
     return e->observed.least_interval > 0 || e->config.step_seconds > 0 || pace_is_known(e);
 }
 
-/* The shortest window with which the host and the link keep up, on the slowest rank. */
-static int least_interval(struct engine *e, struct engine_pace *pace)
+/* The shortest window with which the host and the link keep up on this rank. */
+static int least_interval(const struct engine_pace *p)
+{
+    const int longest = ENGINE_MAX_INTERVAL;
+    const int host = schedule_least_interval(p->host, p->host_each, p->step, longest);
+    const int link = schedule_least_interval(p->link, 0, p->room, longest);
+    return host > link ? host : link;
+}
+
+/* On the slowest rank, which tells the others. */
+static void measure(struct engine *e, struct step_report *report)
 {
     const struct engine_config *c = &e->config;
-    *pace = c->step_seconds > 0 ? (struct engine_pace){.step = c->step_seconds,
-                                                       .room = c->step_seconds,
-                                                       .host = c->host_seconds}
-                                : pace_measure(e);
-    const int longest = ENGINE_MAX_INTERVAL;
-    const int host = schedule_least_interval(pace->host, pace->sums, pace->step, longest);
-    const int link = schedule_least_interval(pace->link, 0, pace->room, longest);
-    return (int)comm_max(e->comm, host > link ? host : link);
+    struct engine_pace pace = {
+        .step = c->step_seconds, .room = c->step_seconds, .host = c->host_seconds};
+    if (c->step_seconds == 0)
+        pace = pace_measure(e);
+    const int rank = comm_rank(e->comm);
+    const int slowest = (int)comm_max(e->comm, least_interval(&pace) * e->ranks + rank) % e->ranks;
+    comm_broadcast(e->comm, &pace, sizeof pace, slowest);
+    report->pace = pace;
+    report->least_interval = e->observed.least_interval = least_interval(&pace);
 }
 
 static void observe_anew(struct engine *e)
@@ -90,19 +100,22 @@ static void begin_windows(struct engine *e, int interval, struct step_report *re
     windows_begin(e, interval, e->config.apply_lag, e->step + 1);
 }
 
-/* DeepSpeed's rule, which chooses again and again. */
+/* DeepSpeed's rule, which chooses again and again; what it asks for before anything can be said
+ * against it is left out. */
 static void choose_when_due(struct engine *e, struct step_report *report)
 {
     note_norms(e);
-    int seen = e->observed.steps;
-    if (seen < e->config.apply_lag || (!is_due(e) && seen < ENGINE_MAX_INTERVAL) ||
-        (e->config.auto_keeps_up && !is_timed(e)))
+    const int seen = e->observed.steps, present = e->windows.interval;
+    if (seen < e->config.apply_lag || (!is_due(e) && seen < ENGINE_MAX_INTERVAL))
         return;
-    if (e->observed.least_interval == 0)
-        e->observed.least_interval = e->config.auto_keeps_up ? least_interval(e, &report->pace) : 1;
     observe_anew(e);
-    int chosen = seen > e->observed.least_interval ? seen : e->observed.least_interval;
-    if (abs(chosen - e->windows.interval) * INTERVAL_SLACK > e->windows.interval)
+    if (e->config.auto_keeps_up && !is_timed(e))
+        return;
+    if (e->config.auto_keeps_up && e->observed.least_interval == 0)
+        measure(e, report);
+    report->chose_interval = true;
+    const int least = e->observed.least_interval, chosen = seen > least ? seen : least;
+    if (present < least || abs(chosen - present) * INTERVAL_SLACK > present)
         begin_windows(e, chosen, report);
 }
 
@@ -111,7 +124,8 @@ static void choose_once(struct engine *e, struct step_report *report)
 {
     if (e->observed.least_interval > 0 || !is_timed(e))
         return;
-    e->observed.least_interval = least_interval(e, &report->pace);
+    measure(e, report);
+    report->chose_interval = true;
     const int lag = e->config.apply_lag, least = e->observed.least_interval;
     const int chosen = lag > least ? lag : least;
     if (chosen != e->windows.interval)
@@ -125,7 +139,8 @@ void interval_choose(struct engine *e, struct step_report *report)
         return;
     if (e->observed.least_interval == 0)
         pace_end_step(e);
-    if (e->config.interval_rule == ENGINE_INTERVAL_KEEP_UP)
+    if (e->config.interval_rule == ENGINE_INTERVAL_KEEP_UP ||
+        e->config.topk_ratio == 0) /* there is nothing that DeepSpeed's rule compares with */
         choose_once(e, report);
     else if (e->selection.selected) /* its norms are of important channels and others */
         choose_when_due(e, report);

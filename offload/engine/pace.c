@@ -32,10 +32,20 @@ static bool measures(const struct engine *e)
     return e->config.update_interval == 0 && e->host.workers && e->observed.least_interval == 0;
 }
 
-/* Workers' time for the sums of gradients that are theirs, since the engine was created. */
-static double summing_seconds(const struct engine *e)
+/* Seconds since the engine was created: of what the host does in each step, however long windows
+ * are; and of workers' commits, summed over workers. */
+static double each_seconds(const struct engine *e)
 {
-    return 1e-9 * (double)e->windows.accumulation.nanoseconds;
+    const double summing = 1e-9 * (double)e->windows.accumulation.nanoseconds;
+    return summing / worker_pool_threads(e->host.workers) + e->visits.copying_seconds;
+}
+
+static double commit_seconds(const struct engine *e)
+{
+    double seconds = 0;
+    for (int j = 0; j < ENGINE_MAX_INTERVAL; j++)
+        seconds += 1e-9 * (double)e->windows.groups[j].commit.nanoseconds;
+    return seconds;
 }
 
 static void mark(struct engine *e, int what)
@@ -56,8 +66,10 @@ void pace_begin_step(struct engine *e)
     t->began = t->last > 0 ? t->last : clock_seconds();
     t->passes = 0;
     t->ends = other_end(t);
-    if (t->steps == 0)
-        t->summed_before = summing_seconds(e);
+    if (measures(e) && t->steps == 0) {
+        t->each_seconds = each_seconds(e);
+        t->commit_seconds = commit_seconds(e);
+    }
     mark(e, FORWARD_BEGINS);
 }
 
@@ -93,7 +105,8 @@ static double elapsed(const struct engine *e, int from, int to)
 }
 
 /* By itself a forward pass may have waited for what comes up, so a backward pass tells of it as
- * well. What was before it may have waited for the host: it counts for no more than the pass. */
+ * well. What was before it may have waited for the host: it counts for no more than the pass, and
+ * not at all where state visits the device in it, which is waited for before anything comes. */
 static double room_seconds(const struct engine *e, bool interrupted)
 {
     const struct timing *t = &e->observed.timing;
@@ -101,7 +114,9 @@ static double room_seconds(const struct engine *e, bool interrupted)
     double forward = elapsed(e, BACKWARD_BEGINS, t->ends) / (e->config.recomputes ? 3 : 2);
     if (t->passes == 1)
         forward = fmin(forward, elapsed(e, FORWARD_BEGINS, BACKWARD_BEGINS));
-    return forward + (interrupted ? 0 : fmin(forward, elapsed(e, other_end(t), FORWARD_BEGINS)));
+    if (interrupted || e->visits.n > 0)
+        return forward;
+    return forward + fmin(forward, elapsed(e, other_end(t), FORWARD_BEGINS));
 }
 
 void pace_end_step(struct engine *e)
@@ -124,11 +139,11 @@ struct engine_pace pace_measure(struct engine *e)
 {
     const struct timing *t = &e->observed.timing;
     const int threads = worker_pool_threads(e->host.workers);
+    const double working = t->update_seconds + commit_seconds(e) - t->commit_seconds;
     /* The median: a run's first steps load kernels and choose algorithms. */
-    return (struct engine_pace){
-        .step = median_of(t->seconds, TIMED_STEPS),
-        .room = median_of(t->rooms, TIMED_STEPS),
-        .host = t->update_seconds / threads / t->updates * e->windows.interval,
-        .sums = (summing_seconds(e) - t->summed_before) / threads / t->steps,
-        .link = exchange_seconds(e)};
+    return (struct engine_pace){.step = median_of(t->seconds, TIMED_STEPS),
+                                .room = median_of(t->rooms, TIMED_STEPS),
+                                .host = working / threads / t->updates * e->windows.interval,
+                                .host_each = (each_seconds(e) - t->each_seconds) / t->steps,
+                                .link = exchange_seconds(e)};
 }

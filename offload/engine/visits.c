@@ -7,6 +7,7 @@
 #include "offload/engine/internal.h"
 
 #include "data/alloc.h"
+#include "data/clock.h"
 
 #include <assert.h>
 #include <stdlib.h>
@@ -119,8 +120,7 @@ static size_t copied_bytes(const struct engine *e, int visit)
     return sizeof(float) * (2 * e->visits.berth + e->visits.list[visit].used);
 }
 
-/* Between the host's arrays and pinned memory, by the host's own threads. */
-static void copy_on_host(struct engine *e, int visit, bool to_host)
+static void copy_rows(struct engine *e, int visit, bool to_host)
 {
     const struct visits *v = &e->visits;
     const int first = v->list[visit].first, end = visits_end(e, visit);
@@ -140,6 +140,14 @@ static void copy_on_host(struct engine *e, int visit, bool to_host)
         else
             state_read_row(e, m, u->row, pinned + u->visit, v->berth);
     }
+}
+
+/* Between the host's arrays and pinned memory, by the host's own threads. */
+static void copy_on_host(struct engine *e, int visit, bool to_host)
+{
+    const double start = clock_seconds();
+    copy_rows(e, visit, to_host);
+    e->visits.copying_seconds += clock_seconds() - start;
 }
 
 static void land(struct engine *e, int visit)

@@ -5,9 +5,8 @@
 
 overlap: the share of the chosen channels that the choice before had chosen, too. share: of the
 squared norm of the step's gradient, what the chosen channels hold. Of each the first, the median and
-the last over the log's entries with a choice; an entry with several has their means. blocks: the
-mean over the blocks; all: of all chosen channels, also tokens that do not occur, which make up the number
-where an embedding has fewer others.
+the last over the choices. blocks: the mean over the blocks; all: of all chosen channels, also tokens that
+do not occur, which make up the number where an embedding has fewer others.
 
 Only the Python standard library is used.
 """
@@ -40,7 +39,7 @@ def summarise(log):
         found[figure] = {"all": summary([r[figure] for r in log if figure in r]),
                          "blocks": summary([of_blocks(layers) for layers in arrays]),
                          "layers": [summary(values) for values in zip(*arrays, strict=True)]}
-    found["choices"] = sum(r.get("selections", 0) for r in log)
+    found["choices"] = sum("selection_share" in r for r in log)
     return found
 
 

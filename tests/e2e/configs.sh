@@ -32,18 +32,19 @@ told_as_logged() { # told_as_logged RULE OUTPUT LOG: one line of the S that was 
     python3 - "$@" <<'END'
 import json, re, sys
 rule, output, log = sys.argv[1:]
-lines = [line.strip() for line in open(output) if line.startswith("update_interval ")]
-s = [e["update_interval"] for e in map(json.loads, open(log)) if "loss" in e]
+lines = [line.strip() for line in open(output)]
+line, = (line for line in lines if line.startswith("update_interval "))
+s = [e["update_interval"] for e in map(json.loads, open(log)) if "loss" in e]  # behind each step
 first = next(i for i, of_step in enumerate(s) if of_step > 1)  # warm-up has windows of one step
-changes = [i for i in range(first + 1, len(s)) if s[i] != s[i - 1]]
-if rule == "keep_up" and len(s) > first + 8:  # even where it is as it was
-    changes = [first + 8]
-    assert any(re.match(r"a step takes \d+\.\d\d ms, ", line) for line in open(output))
-expected = f"windows were of {s[-1]} step(s) throughout: the run was too short to choose"
-if changes:  # the log has the S behind a step
-    i = changes[0]
-    expected = f"windows are of {s[i]} step(s) from step {i + 2} on, and were of {s[i - 1]}"
-assert lines == [f'update_interval "{rule}": {expected}'], (lines, s)
+told = re.match(f'update_interval "{rule}": windows are of (\\d+) step.s. from step (\\d+) on, and were of (\\d+)$', line)
+if len(s) > first + 8:
+    chosen, step, before = map(int, told.groups())
+    assert step == first + 10 if rule == "keep_up" else step >= first + 10, (line, s)
+    assert s[step - 2] == chosen and set(s[first:step - 2]) == {before}, (line, s)
+    assert any(re.match(r"a step takes \d+\.\d\d ms, ", line) for line in lines)
+else:
+    expected = f"windows were of {s[-1]} step(s) throughout: the run was too short to choose"
+    assert line == f'update_interval "{rule}": {expected}' and len(set(s[first:])) == 1, (line, s)
 END
 }
 
@@ -69,9 +70,9 @@ check "zenflow_auto: its first choice is told" told_as_logged auto "$scratch/tol
 rm -rf "$scratch/chosen"
 check "windows longer than select_interval" "$train" --config configs/zenflow_auto.json "${new_model[@]}" --data_dir data/sample "${short[@]}" \
     --max_steps 20 --eval_strategy no --do_predict false --zero_optimization.zenflow.select_strategy step \
-    --zero_optimization.zenflow.select_interval 8 --output_dir "$scratch/chosen"
+    --zero_optimization.zenflow.select_interval 2 --output_dir "$scratch/chosen"
 cp "$scratch/check.log" "$scratch/told"
-check "choices are rarer than asked for, which is told" grep -E 'asks for a choice .* every 8 step.*stays .* (9|[1-6][0-9])$' "$scratch/told"
+check "choices are rarer than asked for, which is told" grep -E 'asks for a choice .* every 2 step.*stays .* ([3-9]|[1-6][0-9])$' "$scratch/told"
 check "too few steps for a choice" "$train" --config configs/zenflow.json "${new_model[@]}" --data_dir data/sample "${short[@]}" \
     --eval_strategy no --do_predict false --output_dir "$scratch/kept"
 cp "$scratch/check.log" "$scratch/told"

@@ -13,7 +13,7 @@ plan() { # plan MACHINE SEQUENCES OPTION...: "S milliseconds", by plan
 m, = json.load(open(sys.argv[1]))["methods"]
 print(int(m["update_interval"]), 1e3 * m["median_seconds"])' "$scratch/plan.json"
 }
-at() { plan "$1" "$2" --method staggered --update_interval "$3" | cut -d" " -f2; }
+at() { plan "$1" "$2" --method staggered --update_interval "$3" "${@:4}" | cut -d" " -f2; }
 is() { python3 -c "assert $1"; }
 
 for machine in a100-80gb h100; do
@@ -23,6 +23,18 @@ for machine in a100-80gb h100; do
         for longer in $((s + 2)) $((2 * s)); do
             check "and $longer steps no shorter" is "$(at $machine $seqs $longer) > 0.97 * $ms"
         done
+    done
+done
+
+# What the host does in every step besides counts too, and so does what the link is taken for.
+for options in "--offload" "--offload_param 12"; do
+    for machine in h100 rtx-4090; do
+        # shellcheck disable=SC2086 # they are words
+        read -r s ms < <(plan $machine 4 --method keep_up $options)
+        # shellcheck disable=SC2086
+        check "$machine, $options: $s steps, $ms ms; half of them take longer" is "$(at $machine 4 $(((s + 1) / 2)) $options) > 1.05 * $ms"
+        # shellcheck disable=SC2086
+        check "and $((2 * s)) steps no shorter" is "$(at $machine 4 $((2 * s)) $options) > 0.97 * $ms"
     done
 done
 

@@ -506,6 +506,10 @@ static void warns_of_idle_zenflow_keys(void **state)
         {"\"update_interval\": \"keep_up\", \"overlap_step\": true, \"stagger\": false", "",
          ":2: zero_optimization.zenflow.update_interval is \"keep_up\", but without stagger all "},
         {"\"update_interval\": \"keep_up\", \"overlap_step\": true", "", NULL},
+        {"\"update_interval\": \"keep_up\", \"overlap_step\": true",
+         "--zero_optimization.offload_optimizer.zero_copy true",
+         ":2: zero_optimization.zenflow.update_interval is \"keep_up\", but with "
+         "offload_optimizer.zero_copy nobody knows "},
     };
     for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
         char text[512], options[512];

@@ -72,6 +72,7 @@ void auto_by_hand(void **state)
         {{0.6f, 0.6f, 0.6f, 0.6f}, 0.99, 8.5, 1, 2, 10, 0}, /* the host keeps up with ten */
         {{0.6f, 0.6f, 0.6f, 0.6f}, 0.99, 8.5, 2, 2, 10, 0},
         {{0.6f, 0.6f, 0.6f, 0.6f}, 0.99, 1000, 1, 2, 64, 0},
+        {{0.6f, 0.6f, 0.6f, 0.6f}, 0.99, 4.5, 1, 2, 5, 0}, /* here a fourth counts */
         {{0.11f, 0.11f, 0.11f, 0.11f}, 0.99, 8.5, 1, 10, 10, 0},
         {{0.13f, 0.13f, 0.13f, 0.13f}, 0.99, 0, 6, 8, 8, 0},
         {{0.11f, 0.11f, 0.11f, 0.11f}, 0.99, 0, 1, 10, 10, 5}, /* these do not count */
@@ -165,15 +166,17 @@ static void assert_long(int interval)
 }
 
 /* What is measured: a host far slower than the device gets long windows, one that is far faster
- * changes nothing. A choice waits until it has been measured, behind nine steps. */
+ * changes nothing. What the rule asks for before that has been measured, behind nine steps, is left
+ * out, and it begins anew. */
 void auto_keeps_up(void **state)
 {
     (void)state;
     const enum engine_interval_rule rule = ENGINE_INTERVAL_DEEPSPEED;
     int timed;
-    assert_long(auto_beside(rule, 0.05, 0, 0.6f, 9, &timed));
-    assert_int_equal(auto_beside(rule, 0, 0.05, 0.6f, 8, &timed), 4);
-    assert_int_equal(auto_beside(rule, 0, 0.05, 1, 9, &timed), 9);
+    assert_long(auto_beside(rule, 0.05, 0, 0.6f, 10, &timed));
+    assert_int_equal(auto_beside(rule, 0, 0.05, 0.6f, 9, &timed), 4);
+    assert_int_equal(auto_beside(rule, 0, 0.05, 0.6f, 10, &timed), 2);
+    assert_int_equal(auto_beside(rule, 0, 0.05, 1, 9, &timed), 1);
     const struct pace slow_start = {0.03, 0, 0.4};
     assert_long(auto_at(rule, &slow_start, 1, 9, &timed));
 }
@@ -233,18 +236,51 @@ void keep_up_is_interrupted(void **state)
     problem_destroy(&p);
 }
 
-/* Where no channel is important there are windows all the same. */
+/* What the host needs by its own clock, in windows of four steps, where its threads pause before
+ * each chunk; with as many layers' parameters in device memory as there are slots, or all. */
+static struct engine_pace pace_with(bool streams, bool visits)
+{
+    struct engine_config c = keep_up_config();
+    struct problem p;
+    struct engine_pace pace = {0};
+    c.params_on_host = c.values_follow = streams;
+    c.offload_important = visits;
+    c.worker_delay_seconds = 0.004;
+    problem_value_slots = 1;
+    problem_create_layers(&p, 3, 4, alone, &c);
+    for (int step = 0; pace.step == 0; step++) {
+        assert_in_range(step, 0, 20);
+        pace = problem_step(&p, step).pace;
+    }
+    problem_destroy(&p);
+    return pace;
+}
+
+/* Blocks' parameters on the host are written there behind the update, which is work as well; and so
+ * are copies of state that visits the device. */
+void keep_up_counts_all_work(void **state)
+{
+    (void)state;
+    const struct engine_pace all_there = pace_with(false, false), stream = pace_with(true, false);
+    const struct engine_pace visit = pace_with(false, true);
+    assert_true(stream.host > 1.2 * all_there.host);
+    assert_true(all_there.host_each == 0 && visit.host_each > 0 && visit.host_each < visit.step);
+}
+
+/* Where no channel is important there are windows all the same, and no other rule. */
 void keep_up_without_important(void **state)
 {
     (void)state;
-    struct engine_config c = keep_up_config();
-    struct problem p;
-    c.topk_ratio = 0;
-    c.full_warm_up_rounds = 2;
-    c.step_seconds = 1;
-    c.host_seconds = 2.5;
-    problem_create(&p, 0, alone, &c);
-    for (int step = 0; step < 12; step++)
-        assert_int_equal(problem_step(&p, step).update_interval, step < 2 ? 1 : 3);
-    problem_destroy(&p);
+    for (int rule = 0; rule < 2; rule++) {
+        struct engine_config c = rule ? auto_config() : keep_up_config();
+        struct problem p;
+        c.topk_ratio = 0;
+        c.full_warm_up_rounds = 2;
+        c.step_seconds = 1;
+        c.host_seconds = 2.5;
+        problem_create(&p, 0, alone, &c);
+        for (int step = 0; step < 12; step++)
+            assert_int_equal(problem_step(&p, step).update_interval, step < 2 ? 1 : 3);
+        problem_destroy(&p);
+    }
 }

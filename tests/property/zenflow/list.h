@@ -41,6 +41,7 @@
     X(keep_up)                                                                                     \
     X(keep_up_sees_behind_the_lag)                                                                 \
     X(keep_up_is_interrupted)                                                                      \
+    X(keep_up_counts_all_work)                                                                     \
     X(keep_up_without_important)                                                                   \
     X(keep_up_is_kept)                                                                             \
     X(I9)                                                                                          \

@@ -433,7 +433,7 @@ static void choose_interval(struct oracle *o, double lr)
     o->seen = 0;
     memset(o->deferred, 0, sizeof(double) * (size_t)o->table->n_params);
     memset(o->most, 0, sizeof(double) * (size_t)o->table->n_params);
-    if (change > 0.25)
+    if (change > 0.25 || o->interval < floor)
         change_windows(o, chosen, lr);
 }
 

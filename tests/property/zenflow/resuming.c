@@ -85,6 +85,7 @@ void keep_up_is_kept(void **state)
         problem_create(&p, 1, world, &c);
         run(&p, 0, 30);
         assert_int_equal(p.engine->observed.least_interval, 5);
+        assert_in_range(engine_update_interval(p.engine), 5, ENGINE_MAX_INTERVAL);
         problem_create(&resumed, 1, world, &slower);
         problem_create(&changed, 1, world, &other);
         resume_at(&p, &resumed, folder);
