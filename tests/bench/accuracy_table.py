@@ -16,8 +16,8 @@ adds Transformers' own AdamW with the same settings, one seed of each task (test
 
 The results go to accuracy.json (raw, one record a run) and accuracy.txt (the table) in the folder
 --out, accuracy_pretrained.json and .txt with --pretrained, and with --device cuda to accuracy_cuda and so on. Runs that the JSON file already holds
-are skipped, so the script can be stopped and called again; none is thrown away: a file with runs of another model or other
-settings is refused, and so is one that another call is adding to.
+are skipped, so the script can be stopped and called again; none is thrown away: a file with runs of another model, other
+settings or another machine is refused, and so is one that another call is adding to.
 --deferred-lr-scale, --deferred-update and --select-interval add rows for ZenFlow with that setting to the same table.
 --locality prints, of the runs that the JSON file holds, how local the important channels were, layer by
 layer, and what choosing them takes of the other ranks; no run is made.
@@ -96,7 +96,7 @@ def parse_arguments():
     if args.witness and (not args.pretrained or args.deferred_lr_scale or args.deferred_update or args.select_interval):
         parser.error("--witness needs --pretrained, and has no settings of ZenFlow")
     if args.witness:
-        args.methods, args.seeds = ["witness"], 1
+        args.methods, args.first_seed, args.seeds = ["witness"], 1, 1
     return args
 
 
@@ -296,19 +296,22 @@ def take_alone(folder):
         sys.exit(f"{folder}: another call is adding runs there")
 
 
-def load_runs(path, language_model, settings):
-    """The runs in the JSON file, which were made with these settings, from this language model."""
+def load_document(path, machine, language_model, settings):
+    """What the JSON file holds: runs made on this machine with these settings, from this language model; and notes that
+    somebody has added to it, lines that stay and stand under its table."""
     if not path.exists():
-        return []
+        return {"runs": [], "notes": []}
     document = json.loads(path.read_text())
     then, now = (model.get("sha256", model) for model in (document["language_model"], language_model))
     if then != now:
         sys.exit(f"{path}: its runs started from another model: they stay there, and these need another --out")
+    if document["cpu"] != machine:
+        sys.exit(f"{path}: its runs were made on {document['cpu']}, and this is {machine}: they need another --out")
     for r in document["runs"]:
         if r["settings"] != settings[r["task"]]:
             sys.exit(f"{path}: a run of {r['task']} there had other settings, {r['settings']}: it stays, and these need "
                      "another --out")
-    return document["runs"]
+    return {"runs": document["runs"], "notes": document.get("notes", [])}
 
 
 def save(document, path):
@@ -368,10 +371,11 @@ def main():
     take_alone(args.out)
     model, language_model = find_model(args)
     settings = {task: task_settings(args, task) for task in TASKS}
-    document = {"date": datetime.date.today().isoformat(), "cpu": find_machine(args.device),
+    machine = find_machine(args.device)
+    document = {"date": datetime.date.today().isoformat(), "cpu": machine, "device": args.device,
                 "commit": find_commit(args), "command": shlex.join(sys.argv),
                 "language_model": language_model, "settings": settings,
-                "runs": load_runs(path, language_model, settings)}
+                **load_document(path, machine, language_model, settings)}
     failures = run_all(args, model, document, path)
     save(document, path)
     print("\n" + format_document(document))

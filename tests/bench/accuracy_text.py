@@ -84,15 +84,19 @@ def commits_of(runs):
     return ", ".join(sorted({re.sub(r"^(\w{7})\w*", r"\1", r["commit"]) for r in runs}))
 
 
+def format_machine(document):
+    return f"{document['cpu']}, parameters in {'bf16' if document['device'] == 'cuda' else 'fp32'}"
+
+
 def format_document(document):
     """The table as text, with what it was measured on."""
-    lines = [f"{document['date']}, {document['cpu']}, commits {commits_of(document['runs'])}; the last of the commands:",
+    lines = [f"{document['date']}, {format_machine(document)}, commits {commits_of(document['runs'])}; the last of the commands:",
              document["command"], "", f"{format_model(document['language_model'])}. Fine-tuning:",
              *size_lines(document), "", *table_lines(document), "",
              "loss: mean training loss of the last quarter of the steps. std: sample standard "
              "deviation over the seeds.",
              "S: the update interval at the end; stall: the share of the time in which the device waited; means.",
-             "off/std: difference of the means in standard deviations of AdamW."]
+             "off/std: difference of the means in standard deviations of AdamW.", *document["notes"]]
     return "\n".join(lines) + "\n"
 
 

@@ -3,14 +3,18 @@
 
     tests/bench/accuracy_together.py accuracy_pretrained_cuda.json accuracy_pretrained.json
 
-Of two runs that differ in nothing but the machine, the one in the file named first counts. Runs with "keep_up", whose
-interval is the machine's, have a row for each file.
+Of two runs that differ in nothing but the machine, which computes in its own dtype, the one in the file named first counts.
+AdamW, and "keep_up", whose interval is the machine's, have a row for each file; all are judged by the first one's AdamW.
 """
 
 import json
 import sys
 
-from accuracy_text import commits_of, table_lines
+from accuracy_text import commits_of, format_machine, table_lines
+
+
+def has_own_row(run, number):
+    return run["method"] == "zenflow_keep_up" or (run["method"] == "adamw" and number > 0)
 
 
 def collect(documents):
@@ -18,15 +22,14 @@ def collect(documents):
     found = {}
     for number, document in enumerate(documents):
         for run in document["runs"]:
-            title = run["title"] + (f" ({number + 1})" if run["method"] == "zenflow_keep_up" else "")
+            title = run["title"] + (f" ({number + 1})" if has_own_row(run, number) else "")
             key = run["task"], title, json.dumps(run["settings"], sort_keys=True), run["seed"]
             found.setdefault(key, {**run, "title": title, "file": number, "files": len(documents)})
     return list(found.values())
 
 
 def describe(number, document):
-    return (f"{number + 1}: {document['cpu']}, {document['date']}, "
-            f"commits {commits_of(document['runs'])}")
+    return f"{number + 1}: {format_machine(document)}, {document['date']}, commits {commits_of(document['runs'])}"
 
 
 def main():
@@ -41,7 +44,8 @@ def main():
             return 1
     lines = [describe(*numbered) for numbered in enumerate(documents)]
     lines += ["", *table_lines({"runs": collect(documents)}), "",
-              "seeds: of file 1 + of file 2 and so on; S and stall: of the first file that tells of them."]
+              "seeds: of file 1 + of file 2 and so on; S and stall: of the first file that tells of them.",
+             *(f"{number + 1}: {note}" for number, document in enumerate(documents) for note in document["notes"])]
     print("\n".join(lines))
     return 0
 
