@@ -109,16 +109,21 @@ bool file_read_if_any(const char *path, char **text, size_t *bytes, struct zf_er
     return !file_exists(path) || file_read(path, text, bytes, err);
 }
 
-bool file_read_text(const char *path, char **text, size_t *bytes, struct zf_error *err)
+size_t file_drop_mark(char *text, size_t bytes)
 {
     static const char mark[] = "\xEF\xBB\xBF";
-    size_t n = sizeof mark - 1;
+    const size_t n = sizeof mark - 1;
+    if (bytes < n || memcmp(text, mark, n) != 0)
+        return bytes;
+    memmove(text, text + n, bytes - n + 1);
+    return bytes - n;
+}
+
+bool file_read_text(const char *path, char **text, size_t *bytes, struct zf_error *err)
+{
     if (!file_read(path, text, bytes, err))
         return false;
-    if (*bytes >= n && memcmp(*text, mark, n) == 0) {
-        *bytes -= n;
-        memmove(*text, *text + n, *bytes + 1);
-    }
+    *bytes = file_drop_mark(*text, *bytes);
     return true;
 }
 

@@ -16,7 +16,10 @@ int file_open(const char *path, size_t *bytes, struct zf_error *err);
 bool file_read(const char *path, char **text, size_t *bytes, struct zf_error *err);
 /* The same of a file that may not be there: *text is NULL then, and *bytes 0. */
 bool file_read_if_any(const char *path, char **text, size_t *bytes, struct zf_error *err);
-/* As file_read, without a byte order mark at the file's beginning. */
+/* Takes a byte order mark away from the beginning of a text that ends with a NUL. Returns how many
+ * bytes are left. */
+size_t file_drop_mark(char *text, size_t bytes);
+/* As file_read, without such a mark. */
 bool file_read_text(const char *path, char **text, size_t *bytes, struct zf_error *err);
 /* Fails where these first bytes of a file are those of a Git LFS pointer. */
 bool file_is_fetched(const char *path, const char *bytes, size_t n, struct zf_error *err);

@@ -77,6 +77,19 @@ static void add_column(struct builder *b, const char *name, size_t n)
     b->names[b->t->n_columns++] = keep(b, name, n);
 }
 
+/* Another column, which no row so far has. */
+static void widen(struct builder *b, const char *name)
+{
+    const size_t rows = (size_t)b->t->n_rows, before = (size_t)b->t->n_columns;
+    for (size_t i = 0; i < rows; i++)
+        add_cell(b, CELL_ABSENT);
+    for (size_t row = rows; row-- > 0;) {
+        memmove(b->at + row * (before + 1), b->at + row * before, before * sizeof *b->at);
+        b->at[row * (before + 1) + before] = CELL_ABSENT;
+    }
+    add_column(b, name, strlen(name));
+}
+
 /* All cells of a row are there. */
 static void end_row(struct builder *b, int line)
 {
@@ -112,12 +125,24 @@ static bool check_width(const struct table *t, int fields, int line, struct zf_e
                    fields, fields == 1 ? "" : "s", t->n_columns);
 }
 
+/* Where there is one column, an empty line may be meant as a row whose text is empty. A row ends in
+ * this line, or begins there. */
+static bool check_gap(const struct table *t, int ends, int begins, struct zf_error *err)
+{
+    return t->n_columns > 1 || begins <= ends + 1 ||
+           zf_fail(err,
+                   "%s:%d: the line is empty, but the file has one column: is it a row? Then it "
+                   "is \"\" in a .csv file, else it goes",
+                   t->path, ends + 1);
+}
+
 /* CSV. libcsv calls back with fields and ends of rows. */
 
 struct csv_reader {
     struct builder *b;
     int line;      /* that it is given */
     int row_line;  /* on which the row began */
+    int row_end;   /* and the one before ended */
     bool has_head; /* the header has been read */
     int fields;    /* of the row */
     bool ok;
@@ -139,9 +164,11 @@ static void take_row_end(int terminator, void *context)
     struct csv_reader *r = context;
     (void)terminator;
     if (r->ok && r->has_head) {
-        r->ok = check_width(r->b->t, r->fields, r->row_line, r->err);
+        r->ok = check_width(r->b->t, r->fields, r->row_line, r->err) &&
+                check_gap(r->b->t, r->row_end, r->row_line, r->err);
         end_row(r->b, r->row_line);
     }
+    r->row_end = r->line;
     r->has_head = true;
     r->fields = 0;
 }
@@ -193,13 +220,16 @@ static bool read_tsv(struct builder *b, const char *path, struct zf_error *err)
 {
     struct tsv tsv;
     bool ok = tsv_open(&tsv, path, err), head = true;
+    int before = 0;
     if (!ok)
         return false;
     for (; ok && tsv_next(&tsv); head = false) {
         ok = tsv.n_fields <= TSV_MAX_FIELDS ||
              zf_fail(err, "%s:%d: the row has %d columns, but at most %d are read", path, tsv.line,
                      tsv.n_fields, TSV_MAX_FIELDS);
-        ok = ok && (head || check_width(b->t, tsv.n_fields, tsv.line, err));
+        ok = ok && (head || (check_width(b->t, tsv.n_fields, tsv.line, err) &&
+                             check_gap(b->t, before, tsv.line, err)));
+        before = tsv.line;
         for (int i = 0; ok && i < tsv.n_fields; i++) {
             size_t bytes = strlen(tsv.fields[i]);
             if (head)
@@ -220,8 +250,8 @@ static bool read_tsv(struct builder *b, const char *path, struct zf_error *err)
 struct objects {
     const char *path, *text;
     struct json_scan scan;
-    bool in_array;
-    const char *counted; /* lines are, up to here */
+    bool in_array, is_array; /* among the array's objects; which is all that there is */
+    const char *counted;     /* lines are, up to here */
     int line;
 };
 
@@ -238,11 +268,19 @@ static void enter_array(struct objects *o)
     struct json_scan s = o->scan, after = o->scan;
     json_scan_skip(&after);
     bool alone = !after.p[strspn(after.p, " \t\r\n")];
-    if (!json_scan_take(&s, '[') &&
-        !(alone && json_scan_enter(&s, "data") && json_scan_take(&s, '[')))
+    o->is_array = json_scan_take(&s, '[');
+    if (!o->is_array && !(alone && json_scan_enter(&s, "data") && json_scan_take(&s, '[')))
         return;
     o->scan = s;
     o->in_array = true;
+}
+
+/* Nothing is behind an array. */
+static bool check_end(struct objects *o, struct zf_error *err)
+{
+    const char *rest = o->scan.p + strspn(o->scan.p, " \t\r\n");
+    return !*rest || zf_fail(err, "%s:%d: found \"%.20s\" behind the array of objects", o->path,
+                             line_at(o, rest), rest);
 }
 
 /* The bytes of the next object; false at the end, or on a fault. */
@@ -252,8 +290,10 @@ static bool next_span(struct objects *o, const char **begin, size_t *n, bool fir
     struct json_scan *s = &o->scan;
     s->p += strspn(s->p, " \t\r\n");
     if (o->in_array) {
-        if (json_scan_take(s, ']'))
+        if (json_scan_take(s, ']')) {
+            *ok = !o->is_array || check_end(o, err);
             return false;
+        }
         if (!first && !(*ok = json_scan_need(s, ',', err)))
             return false;
         s->p += strspn(s->p, " \t\r\n");
@@ -323,14 +363,27 @@ static size_t keep_value(struct builder *b, const json_t *value)
     return at;
 }
 
+static bool has_column(const struct builder *b, const char *name)
+{
+    for (int i = 0; i < b->t->n_columns; i++)
+        if (strcmp(b->t->text + b->names[i], name) == 0)
+            return true;
+    return false;
+}
+
 static bool take_object(void *context, json_t *object, int line, struct zf_error *err)
 {
     struct builder *b = context;
     const char *key;
     json_t *value;
-    (void)err;
-    if (b->t->n_columns == 0)
-        json_object_foreach(object, key, value) add_column(b, key, strlen(key));
+    if (json_object_size(object) == 0)
+        return zf_fail(err, "%s:%d: the object has no keys, which are the columns", b->t->path,
+                       line);
+    json_object_foreach(object, key, value)
+    {
+        if (!has_column(b, key))
+            widen(b, key);
+    }
     for (int i = 0; i < b->t->n_columns; i++)
         add_cell(b, keep_value(b, json_object_get(object, b->t->text + b->names[i])));
     end_row(b, line);

@@ -6,7 +6,8 @@
  *  .jsonl, .ndjson one JSON object a line; empty lines are none.
  *  .json           the same; or one array of objects, or an object whose "data" is one.
  *
- * Of JSON, columns are the keys of the first object. */
+ * Of JSON, columns are the keys of all objects; what one lacks is absent. Where there is one
+ * column, an empty line between rows is a fault: it may be an empty text. */
 #ifndef ZF_DATA_TABLE_H
 #define ZF_DATA_TABLE_H
 

@@ -71,6 +71,8 @@ bool text_next_line(struct text_lines *lines, FILE *f, bool *there, struct zf_er
     if (n < 0)
         return !ferror(f) || zf_fail(err, "%s: %s", lines->name, strerror(errno));
     lines->number++;
+    if (lines->number == 1)
+        n = (ssize_t)file_drop_mark(lines->line, (size_t)n);
     if (!text_check(lines->name, lines->number, lines->line, (size_t)n, err))
         return false;
     while (n > 0 && (lines->line[n - 1] == '\n' || lines->line[n - 1] == '\r'))

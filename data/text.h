@@ -21,7 +21,8 @@ struct text_lines {
     size_t capacity;
     int number; /* from 1 */
 };
-/* The next line, checked in the same way; there is none at the stream's end. */
+/* The next line, checked in the same way, the first without its mark; there is none at the stream's
+ * end. */
 bool text_next_line(struct text_lines *lines, FILE *f, bool *there, struct zf_error *err);
 
 #endif

@@ -10,7 +10,7 @@
 #   GLUE_DIR    folder that holds the tasks' folders (scripts/download_glue.sh makes one)
 #   MODEL_DIR   folder with config.json, model.safetensors and a tokenizer (scripts/download_gpt2.sh)
 #   OUTPUT_DIR  where results go (default: output/<task> in the project)
-#   CONFIG      configuration file (default: configs/sample.json, or configs/zenflow.json with TASK)
+#   CONFIG      with TASK: configuration file (default: configs/zenflow.json; the sample has configs/sample.json)
 #   NPROC       ranks to start (default 1)
 #   LAUNCHER    what starts several ranks: mpirun (default), srun in a Slurm job, or a command of yours,
 #               such as "mpirun --hostfile hosts -n 16", which counts whatever NPROC is
@@ -32,7 +32,8 @@ else
 fi
 
 if [ -z "${TASK:-}${GLUE_DIR:-}${MODEL_DIR:-}" ]; then
-    options=(--config "${CONFIG:-$root/configs/sample.json}" --data_dir "$root/data/sample"
+    [ -z "${CONFIG:-}" ] || usage "CONFIG is set, but TASK is not: name a GLUE task, such as TASK=CoLA, GLUE_DIR and MODEL_DIR"
+    options=(--config "$root/configs/sample.json" --data_dir "$root/data/sample"
         --tokenizer_name "$root/data/sample/tokenizer" --output_dir "${OUTPUT_DIR:-$output/sample}"
         --overwrite_output_dir)
 else

@@ -269,6 +269,7 @@ static bool complete_input(struct generator *g, struct zf_error *err)
     if (n < 0)
         return zf_fail(err, "there is no text to go on with: neither on the command line nor in "
                             "standard input");
+    n = (ssize_t)file_drop_mark(text, (size_t)n);
     bool ok = text_check("standard input", 1, text, (size_t)n, err) && complete(g, text, err);
     free(text);
     return ok;

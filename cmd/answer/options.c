@@ -1,6 +1,7 @@
 #include "cmd/answer/options.h"
 
 #include "cmd/manual/manual.h"
+#include "data/text.h"
 
 #include <errno.h>
 #include <getopt.h>
@@ -199,6 +200,20 @@ static void fill_table(struct option table[N_ROWS + 1])
                 rows[i].name, rows[i].value ? required_argument : no_argument, NULL, 256 + i};
 }
 
+static bool check_word(const char *name, const char *text, struct zf_error *err)
+{
+    return !text || text_check(name, 1, text, strlen(text), err);
+}
+
+/* The command line is as much a text as a file is. */
+static bool check_words(const struct answer_options *o, struct zf_error *err)
+{
+    bool ok = check_word("--pair", o->pair, err) && check_word("--system", o->system, err);
+    for (int i = 0; ok && i < o->n_texts; i++)
+        ok = check_word("TEXT", o->texts[i], err);
+    return ok;
+}
+
 /* What is given beside nothing that it belongs to would be passed over. */
 static bool check_texts(const struct answer_options *o, struct zf_error *err)
 {
@@ -208,6 +223,8 @@ static bool check_texts(const struct answer_options *o, struct zf_error *err)
                              o->texts[0]);
     if (o->pair && !o->n_texts)
         return zf_fail_usage(err, "--pair is given, but no TEXT whose second text it would be");
+    if (!check_words(o, err))
+        return false;
     return !(c->text || c->pair || c->label) || (o->file && table_is(o->file)) ||
            zf_fail_usage(err,
                          "--%s is given, but no --file with columns: .csv, .tsv, .jsonl or "

@@ -283,11 +283,15 @@ static bool next_option(struct option *o, int argc, char **argv, int *i, struct 
                  (o->key && o->key->type == CONFIG_STRING && o->key->word);
     if (!o->text && alone)
         o->text = "true";
-    if (o->text || (!o->key && !is_config_file(o->name)))
+    const bool takes_text = o->key || is_config_file(o->name);
+    if (!takes_text || (o->text && *o->text))
         return true;
     char expected[512] = "a file";
     if (o->key)
         config_expected(config_primary(o->key), expected, sizeof expected);
+    if (o->text) /* what a shell makes of a variable that is not set */
+        return zf_fail(err, "--%s is \"\", but it is %s%s", o->name, expected,
+                       strcmp(expected, "a string") == 0 ? " that is not empty" : "");
     return zf_fail(err, "--%s needs a value: %s", o->name, expected);
 }
 

@@ -68,6 +68,22 @@ static void drop_task(struct config *c)
         drop(c, "task_name", &c->task_name);
 }
 
+/* What is said of a person's own examples has no meaning where the task says it. */
+static bool check_columns(const struct config *c, struct zf_error *err)
+{
+    static const char *const keys[] = {"text_column", "text_pair_column", "label_column"};
+    char where[512];
+    for (size_t i = 0; i < sizeof keys / sizeof *keys; i++) {
+        if (!config_is_given(c, keys[i]))
+            continue;
+        if (c->task->n_labels == 0)
+            return config_clash(c, keys[i], err, "task lm reads the column \"text\"");
+        log_warn("%s has no meaning here: task %s's files have their own columns",
+                 config_name_origin(c, keys[i], where, sizeof where), c->task->name);
+    }
+    return true;
+}
+
 static bool resolve_task(struct config *c, struct zf_error *err)
 {
     struct zf_error unknown;
@@ -80,7 +96,7 @@ static bool resolve_task(struct config *c, struct zf_error *err)
     replace(&c->task_name, c->task->name);
     if (c->task->n_labels == 0 && c->do_predict)
         return config_clash(c, "do_predict", err, "task lm has no predictions to make");
-    return true;
+    return check_columns(c, err);
 }
 
 static bool resolve_model(struct config *c, struct zf_error *err)
@@ -587,6 +603,14 @@ bool config_resolve(struct config *c, struct zf_error *err)
            resolve_runtime(c, err) && (c->action != CONFIG_RUN || check_complete(c, err));
 }
 
+static void warn_of_no_warm_up(const struct config *c)
+{
+    if (c->warmup_steps > 0 && c->lr_scheduler_type == LR_CONSTANT)
+        log_warn("warmup_steps is %g, but lr_scheduler_type \"constant\" has no warm-up: "
+                 "\"constant_with_warmup\" has",
+                 c->warmup_steps);
+}
+
 static void resolve_scheduler_steps(struct config *c)
 {
     struct scheduler_config *s = &c->scheduler;
@@ -653,5 +677,6 @@ bool config_resolve_steps(struct config *c, int train_examples, struct zf_error 
         config_mark_auto(c, "warmup_ratio");
     c->warmup_ratio = 0; /* counted into warmup_steps */
     resolve_scheduler_steps(c);
+    warn_of_no_warm_up(c);
     return zenflow_config_check_epoch(c, err);
 }

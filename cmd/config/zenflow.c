@@ -134,6 +134,11 @@ bool zenflow_config_resolve(struct config *c, struct zf_error *err)
 bool zenflow_config_check_epoch(const struct config *c, struct zf_error *err)
 {
     const struct zenflow_config *z = &c->zenflow;
+    if (z->enabled && z->full_warm_up_rounds >= c->total_steps)
+        log_warn(
+            "%s is %d, and the run has %d steps: all of them update every channel, and ZenFlow "
+            "does not begin",
+            KEY("full_warm_up_rounds"), z->full_warm_up_rounds, c->total_steps);
     if (!z->enabled || z->select_strategy != ZENFLOW_SELECT_EPOCH ||
         (long long)z->select_interval * c->steps_per_epoch >= z->update_interval)
         return true;

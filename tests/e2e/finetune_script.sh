@@ -40,6 +40,10 @@ check "a configuration of the user's" env CONFIG=my.json TASK=SST-2 GLUE_DIR=my-
     MODEL_DIR="$scratch/home/my-gpt" OUTPUT_DIR=sst2 bash "$root/scripts/finetune_gpt_glue.sh" \
     --per_device_train_batch_size 4 --max_steps 1
 check "a configuration of the user's counts" grep -q '"device": "cpu"' sst2/zf_train_config.json
+check "a configuration without a task is not the sample's" not env CONFIG=my.json OUTPUT_DIR=none bash "$root/scripts/finetune_gpt_glue.sh"
+cp "$scratch/check.log" "$scratch/printed"
+check "which is said" grep -q "CONFIG is set, but TASK is not" "$scratch/printed"
+check "and nothing is done" test ! -e none
 
 # A launcher of the user's, which here says that it was called and starts two ranks.
 cat >launch.sh <<'END'

@@ -65,6 +65,12 @@ export SLURM_JOB_ID=17
 job 0 0 $slurm --output_dir "my out"
 called "srun --mpi=pmix --kill-on-bad-exit=1 --cpus-per-task=3 --cpu-bind=cores my-train --output_dir my out --resume_from_checkpoint latest"
 check "Slurm: what has ended stays so" not grep -q scontrol "$CALLS"
+for words in "--resume_from_checkpoint /old" --resume_from_checkpoint=/old; do
+    # shellcheck disable=SC2086 # they are words
+    job 1 0 $slurm --output_dir o $words
+    check "Slurm: another checkpoint is not passed over" grep -q -- "there is --resume_from_checkpoint.*, but" "$scratch/printed"
+    check "and nothing is launched" not grep -q my-train "$CALLS"
+done
 MPI_TYPES="none pmi2" job 0 0 $slurm --output_dir o
 called "mpirun -n 4 --map-by slot:PE=3 --bind-to core my-train --output_dir o --resume_from_checkpoint latest"
 LAUNCHER=torchrun job 1 0 $slurm --output_dir o
@@ -101,6 +107,14 @@ for SIGNAL in USR1 TERM; do
     called "qsub -N mine -v ARGS,MAX_RUNTIME=01:50:00,ZF_TRAIN scripts/pbs/zf_train.pbs"
 done
 SIGNAL=''
+SCRIPT=$pbs job 0 75 "$pbs"
+called "qsub -N mine -v ARGS,MAX_RUNTIME=01:50:00,ZF_TRAIN,SCRIPT $pbs"
+ARGS=$'--config c.json\n  --output_dir o\n' job 0 0 "$pbs"
+called "mpirun -n 4 --hostfile $scratch/nodes --map-by slot:PE=2 --bind-to core my-train --config c.json --output_dir o --max_runtime 01:50:00 --resume_from_checkpoint latest"
+ARGS="$ARGS --resume_from_checkpoint /old" job 1 0 "$pbs"
+check "PBS: another checkpoint is not passed over" grep -q "ARGS has --resume_from_checkpoint, but" "$scratch/printed"
+ARGS="$ARGS --max_runtime 1h" job 1 0 "$pbs"
+check "PBS: nor another time" grep -q "ARGS has --max_runtime, but that is said by MAX_RUNTIME" "$scratch/printed"
 job 0 75 "$pbs"
 QUEUE_STATUS=1 job 75 75 "$pbs"
 called "qsub -N mine -v ARGS,MAX_RUNTIME=01:50:00,ZF_TRAIN scripts/pbs/zf_train.pbs"

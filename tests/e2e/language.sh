@@ -165,5 +165,8 @@ done
 check "zf-run --version" says "^zf-run [0-9.]+$" "$run" --version
 check "a prompt that is no text" says "^zf-run: standard input:2: byte 0xff is not UTF-8" not bash -c \
     "printf 'a\\n\\377' | '$run' '$texts'"
+check "nor on the command line" says "^zf-run: TEXT:1: byte 0xff is not UTF-8" not "$run" "$texts" $'\xff'
+check "a byte order mark is no text" test "$(printf '\357\273\277The capital of Denmark is' | "$run" "$texts" \
+    --max_new_tokens 12 2>/dev/null)" = "$("${go_on[@]}" 2>/dev/null)"
 check "no text at all" says "^zf-run: there is no text to go on with" not bash -c "'$run' '$texts' </dev/null"
 finish

@@ -32,6 +32,12 @@ while read -r task file labels metrics; do
     out=$scratch/$task
     check "$task runs" "${run[@]}" "${bpe[@]}" --task_name "$task" --data_dir $glue --do_predict \
         --output_dir "$out"
+    cp "$scratch/check.log" "$scratch/said"
+    if [ "$task" = QQP ] || [ "$task" = MNLI ]; then # which have such rows
+        check "$task: rows that are left out are told" grep -Eq "^warning: $task: [0-9]+ row.s. of .* are left out" "$scratch/said"
+    else
+        check "$task: no row is left out" not grep "left out" "$scratch/said"
+    fi
     keys=(eval_loss)
     for metric in $metrics; do keys+=("eval_$metric"); done
     if [ "$task" = MNLI ]; then keys+=(eval_loss_mm eval_accuracy_mm); fi

@@ -22,18 +22,43 @@ static struct config c;
 static struct zf_error err;
 static char warnings[4096]; /* of the last parse */
 
-/* Parses a command line of so many words, the program's own among them. */
-static inline bool parse_words(int argc, char **argv, int n_ranks)
+/* Between these standard error goes to *captured; then it is added to `warnings`. */
+static inline int begin_capture(FILE **captured)
 {
-    FILE *captured = tmpfile();
-    int old = dup(STDERR_FILENO);
-    dup2(fileno(captured), STDERR_FILENO);
-    bool ok = config_parse(&c, argc, argv, n_ranks, &err);
+    const int old = dup(STDERR_FILENO);
+    *captured = tmpfile();
+    dup2(fileno(*captured), STDERR_FILENO);
+    return old;
+}
+
+static inline void end_capture(FILE *captured, int old)
+{
+    const size_t before = strlen(warnings);
     dup2(old, STDERR_FILENO);
     close(old);
     rewind(captured);
-    warnings[fread(warnings, 1, sizeof warnings - 1, captured)] = 0;
+    warnings[before + fread(warnings + before, 1, sizeof warnings - 1 - before, captured)] = 0;
     fclose(captured);
+}
+
+/* Parses a command line of so many words, the program's own among them. */
+static inline bool parse_words(int argc, char **argv, int n_ranks)
+{
+    FILE *captured;
+    const int old = begin_capture(&captured);
+    const bool ok = config_parse(&c, argc, argv, n_ranks, &err);
+    *warnings = 0;
+    end_capture(captured, old);
+    return ok;
+}
+
+/* What a run does once it knows its examples; adds to `warnings`. */
+static inline bool resolve_steps(int examples)
+{
+    FILE *captured;
+    const int old = begin_capture(&captured);
+    const bool ok = config_resolve_steps(&c, examples, &err);
+    end_capture(captured, old);
     return ok;
 }
 

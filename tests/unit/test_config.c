@@ -474,6 +474,33 @@ static void warns_once_a_key(void **state)
     config_free(&c);
 }
 
+/* Of settings that do nothing beside another one. */
+static void warns_of_idle_settings(void **state)
+{
+    (void)state;
+    static const struct {
+        const char *options, *warning;
+    } cases[] = {
+        {"--text_column body", "--text_column has no meaning here: task sst2's files have "},
+        {"--lr_scheduler_type constant --warmup_steps 2", "warmup_steps is 2, but lr_scheduler_"},
+        {"--lr_scheduler_type constant_with_warmup --warmup_steps 2", NULL},
+        {"--lr_scheduler_type constant", NULL},
+        {"--zero_optimization.stage 2 --zero_optimization.offload_optimizer.device cpu "
+         "--zero_optimization.zenflow.full_warm_up_rounds 8",
+         "full_warm_up_rounds is 8, and the run has 8 steps: "},
+    };
+    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
+        char options[512];
+        snprintf(options, sizeof options, COMPLETE "--max_steps 8 %s", cases[i].options);
+        assert_works(parse_text("{}", options, 1), err);
+        assert_works(resolve_steps(1000), err);
+        if (count(warnings, "warning:") != (cases[i].warning != NULL) ||
+            (cases[i].warning && !strstr(warnings, cases[i].warning)))
+            fail_msg("case %zu: %s", i, warnings);
+        config_free(&c);
+    }
+}
+
 #define OFF                                                                                        \
     "zero_optimization.zenflow.enabled is false, and without it these have no meaning here: "
 
@@ -842,6 +869,7 @@ int main(void)
         cmocka_unit_test(settles_evaluation),
         cmocka_unit_test(stage_3_divides_parameters),
         cmocka_unit_test(warns_once_a_key),
+        cmocka_unit_test(warns_of_idle_settings),
         cmocka_unit_test(warns_of_idle_zenflow_keys),
         cmocka_unit_test(leaves_places_open),
         cmocka_unit_test(writes_the_same_run),

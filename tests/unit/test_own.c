@@ -102,6 +102,35 @@ static void reads_json(void **state)
     }
 }
 
+/* Columns are those of all rows. */
+static void widens_json(void **state)
+{
+    (void)state;
+    struct table t = read_as("a.jsonl", "{\"a\": 1}\n{\"b\": 2}\n{\"a\": 3, \"c\": 4, \"b\": 5}\n");
+    static const char *const cells[3][3] = {{"1"}, {NULL, "2"}, {"3", "5", "4"}};
+    assert_int_equal(t.n_columns, 3);
+    assert_int_equal(t.n_rows, 3);
+    for (int row = 0; row < 3; row++)
+        for (int column = 0; column < 3; column++) {
+            const char *expected = cells[row][column], *found = cell(&t, row, column);
+            assert_true(expected ? found && strcmp(found, expected) == 0 : !found);
+        }
+    table_free(&t);
+}
+
+/* Empty lines at a file's end are no rows, and an empty text in quotes is one. */
+static void reads_one_column(void **state)
+{
+    (void)state;
+    struct table t = read_as("a.csv", "text\na\n\"\"\n\"b\n\nc\"\nd\n\n\n");
+    assert_int_equal(t.n_rows, 4);
+    assert_string_equal(cell(&t, 1, 0), "");
+    table_free(&t);
+    t = read_as("a.tsv", "text\r\na\r\nb\r\n\r\n");
+    assert_int_equal(t.n_rows, 2);
+    table_free(&t);
+}
+
 static void refuses_tables(void **state)
 {
     (void)state;
@@ -122,6 +151,13 @@ static void refuses_tables(void **state)
     assert_refused("a.json", "[{\"a\": 1},\n{\"a\"]", ".json:2: not valid JSON");
     assert_refused("a.json", "[", ".json:1: ");
     assert_refused("a.json", "[]", "no examples");
+    assert_refused("a.json", "[{\"a\": 1}]\n\n[{\"a\": 2}]",
+                   ".json:3: found \"[{\"a\": 2}]\" behind");
+    assert_refused("a.json", "[{\"a\": 1}] x", ".json:1: found \"x\" behind the array");
+    assert_refused("a.jsonl", "{}\n{\"a\": 1}\n", ".jsonl:1: the object has no keys");
+    assert_refused("a.json", "[{\"a\": 1},\n{}]", ".json:2: the object has no keys");
+    assert_refused("a.csv", "text\na\n\nb\n", ".csv:3: the line is empty, but the file has one");
+    assert_refused("a.tsv", "text\n\na\n", ".tsv:2: the line is empty, but the file has one");
     assert_refused("a.json", "{\"a\": 1}\n7", ".json:2: this is not a JSON object");
     struct table t;
     struct zf_error err;
@@ -363,6 +399,8 @@ int main(void)
         cmocka_unit_test(reads_csv),
         cmocka_unit_test(reads_tsv),
         cmocka_unit_test(reads_json),
+        cmocka_unit_test(widens_json),
+        cmocka_unit_test(reads_one_column),
         cmocka_unit_test(refuses_tables),
         cmocka_unit_test(guesses_columns_as_run_glue),
         cmocka_unit_test(refuses_columns),
