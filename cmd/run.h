@@ -53,6 +53,7 @@ struct run {
     struct trace *trace;   /* where one is asked for, else NULL */
     struct dataset train;
     struct checksum train_sum; /* its own, by which checkpoints and ranks know it */
+    struct checksum dev_sum;   /* of what it is evaluated on */
     struct eval_split dev[RUN_MAX_SPLITS], test[RUN_MAX_SPLITS];
     int n_dev, n_test;
     struct batch *batches;    /* (size.micro_batches) of the largest micro-batch, for training; the

@@ -428,6 +428,8 @@ bool run_load_data(struct run *run, struct zf_error *err)
                        run->task->name, run->train.n_sequences, comm_size(run->comm),
                        run->train.n_sequences);
     run->train_sum = dataset_checksum(&run->train);
+    for (int i = 0; i < run->n_dev; i++)
+        run->dev_sum = checksum_join(run->dev_sum, dataset_checksum(&run->dev[i].set));
     return true;
 }
 

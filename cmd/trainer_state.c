@@ -2,6 +2,7 @@
 
 #include "cmd/checkpoint_folders.h"
 #include "data/alloc.h"
+#include "data/checksum.h"
 #include "data/file.h"
 #include "data/json.h"
 
@@ -110,8 +111,10 @@ static json_t *early_stopping_json(const struct config *c, const struct train_st
                      s->watch.waited);
 }
 
-static json_t *own_json(const struct config *c, const struct train_state *s)
+static json_t *own_json(const struct run *run, const struct train_state *s)
 {
+    const struct config *c = run->config;
+    char data[CHECKSUM_TEXT];
     json_t *o = json_object();
     json_object_set_new(o, "loss_sum", json_real(s->loss_sum));
     json_object_set_new(o, "loss_steps", json_integer(s->loss_steps));
@@ -120,6 +123,8 @@ static json_t *own_json(const struct config *c, const struct train_state *s)
     if (s->watch.any) {
         json_object_set_new(o, "metric_for_best_model", json_string(c->metric_for_best_model));
         json_object_set_new(o, "greater_is_better", json_boolean(c->greater_is_better));
+        checksum_text(run->dev_sum, data);
+        json_object_set_new(o, "watched_data", json_string(data));
         json_object_set_new(o, "watched_best", json_real(s->watch.best));
         json_object_set_new(o, "watched_evaluations_since", json_integer(s->watch.waited));
     }
@@ -128,12 +133,13 @@ static json_t *own_json(const struct config *c, const struct train_state *s)
     return json_pack("{s: {}, s: o}", "args", "attributes", o);
 }
 
-static json_t *callbacks_json(const struct config *c, const struct train_state *s)
+static json_t *callbacks_json(const struct run *run, const struct train_state *s)
 {
+    const struct config *c = run->config;
     json_t *o = json_object();
     if (c->early_stopping_patience > 0)
         json_object_set_new(o, "EarlyStoppingCallback", early_stopping_json(c, s));
-    json_object_set_new(o, "zf-train", own_json(c, s));
+    json_object_set_new(o, "zf-train", own_json(run, s));
     return o;
 }
 
@@ -159,7 +165,7 @@ static json_t *state_json(const struct run *run, const struct train_state *s, bo
     json_object_set_new(o, "num_input_tokens_seen", json_integer(s->tokens));
     json_object_set_new(o, "num_train_epochs", json_integer((json_int_t)epochs));
     json_object_set_new(o, "save_steps", steps_json(c->save_steps));
-    json_object_set_new(o, "stateful_callbacks", callbacks_json(c, s));
+    json_object_set_new(o, "stateful_callbacks", callbacks_json(run, s));
     json_object_set_new(o, "total_flos", json_real(trainer_state_flos(run, s)));
     json_object_set_new(o, "train_batch_size", json_integer(c->per_device_train_batch_size));
     json_object_set_new(o, "trial_name", json_null());
@@ -215,6 +221,20 @@ static bool same_measure(const struct run *run, const struct json_file *f, const
                    c->greater_is_better ? "greatest" : "least", c->metric_for_best_model);
 }
 
+static bool same_data(const struct run *run, const struct json_file *f, struct zf_error *err)
+{
+    const char *data = NULL;
+    char own[CHECKSUM_TEXT];
+    checksum_text(run->dev_sum, own);
+    if (!json_get_string(f, OURS "watched_data", &data, err))
+        return false;
+    return !data || strcmp(data, own) == 0 ||
+           zf_fail(err,
+                   "%s:%d: the best model so far is the best on other evaluation data than this "
+                   "run's (validation_file, data_dir, max_eval_samples)",
+                   f->path, json_line(f, OURS "watched_data"));
+}
+
 /* Of a run that looks for the best; for others what was watched means nothing. */
 static bool read_watch(const struct run *run, struct train_state *s, const struct json_file *f,
                        struct zf_error *err)
@@ -225,7 +245,7 @@ static bool read_watch(const struct run *run, struct train_state *s, const struc
     if (!metric || !run->config->metric_for_best_model)
         return true;
     s->watch.any = true;
-    return same_measure(run, f, metric, err) &&
+    return same_measure(run, f, metric, err) && same_data(run, f, err) &&
            get_double(f, OURS "watched_best", &s->watch.best, err) &&
            get_steps(f, OURS "watched_evaluations_since", s->step, &s->watch.waited, err);
 }

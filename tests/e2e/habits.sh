@@ -194,6 +194,10 @@ check "of the greatest loss" says "$scratch/best" \
     'isclose(r("all_results.json")["eval_loss"], state["best_metric"], rel_tol=1e-8) and state["best_metric"] == max(e["eval_loss"] for e in log if "eval_loss" in e)'
 check "another measure is refused on the way" not "${stop[@]}" --no_greater_is_better --output_dir "$scratch/other" \
     --resume_from_checkpoint "$whole/checkpoint-2"
+check "other evaluation data, too" not "${stop[@]}" --max_eval_samples 5 --output_dir "$scratch/other" \
+    --resume_from_checkpoint "$whole/checkpoint-2"
+cp "$scratch/check.log" "$scratch/refused"
+check "and that is said" grep -q "is the best on other evaluation data than this run's" "$scratch/refused"
 check "a metric that the task has not is refused" not "${stop[@]}" --metric_for_best_model f1 --output_dir "$scratch/other"
 
 # save_strategy best.
