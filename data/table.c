@@ -13,6 +13,9 @@
 
 char TABLE_NESTED[] = "";
 
+/* Different ones of a JSON file: each is a column of all rows. */
+#define MAX_KEYS 1000
+
 static bool ends_with(const char *path, const char *ending)
 {
     size_t n = strlen(path), m = strlen(ending);
@@ -381,8 +384,12 @@ static bool take_object(void *context, json_t *object, int line, struct zf_error
                        line);
     json_object_foreach(object, key, value)
     {
-        if (!has_column(b, key))
-            widen(b, key);
+        if (has_column(b, key))
+            continue;
+        if (b->t->n_columns == MAX_KEYS)
+            return zf_fail(err, "%s:%d: \"%.60s\" is one key more than the %d that are read",
+                           b->t->path, line, key, MAX_KEYS);
+        widen(b, key);
     }
     for (int i = 0; i < b->t->n_columns; i++)
         add_cell(b, keep_value(b, json_object_get(object, b->t->text + b->names[i])));

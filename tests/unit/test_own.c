@@ -3,6 +3,7 @@
 #include "tests/folder.h"
 #include "tests/testing.h"
 
+#include "data/alloc.h"
 #include "data/file.h"
 #include "data/own.h"
 
@@ -116,6 +117,17 @@ static void widens_json(void **state)
             assert_true(expected ? found && strcmp(found, expected) == 0 : !found);
         }
     table_free(&t);
+}
+
+/* A map from names to values is no table. */
+static void refuses_many_keys(void **state)
+{
+    (void)state;
+    char *text = zf_malloc(32 * 1001), *end = text;
+    for (int i = 0; i <= 1000; i++)
+        end += sprintf(end, "{\"key%d\": 1}\n", i);
+    assert_refused("a.jsonl", text, ".jsonl:1001: \"key1000\" is one key more than the 1000 ");
+    free(text);
 }
 
 /* Empty lines at a file's end are no rows, and an empty text in quotes is one. */
@@ -400,6 +412,7 @@ int main(void)
         cmocka_unit_test(reads_tsv),
         cmocka_unit_test(reads_json),
         cmocka_unit_test(widens_json),
+        cmocka_unit_test(refuses_many_keys),
         cmocka_unit_test(reads_one_column),
         cmocka_unit_test(refuses_tables),
         cmocka_unit_test(guesses_columns_as_run_glue),
