@@ -6,6 +6,8 @@
 #include "data/tokenizer.h"
 #include "model/gpt.h"
 
+#include <stdint.h>
+
 /* zf-run's options. Names that Transformers has mean what they mean there. */
 struct answer_options {
     const char *model; /* its folder */
@@ -25,6 +27,8 @@ struct answer_options {
     bool do_sample; /* else the most likely token is taken */
     double temperature, top_p;
     int seed;
+
+    uint64_t given; /* which options there were: options.c's */
 };
 
 struct answerer {

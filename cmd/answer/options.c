@@ -3,10 +3,12 @@
 #include "cmd/manual/manual.h"
 #include "data/text.h"
 
+#include <assert.h>
 #include <errno.h>
 #include <getopt.h>
 #include <limits.h>
 #include <stddef.h>
+#include <stdint.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -83,6 +85,7 @@ static const struct row {
      .help = "the second text of each TEXT"},
     {.name = "per_device_eval_batch_size",
      .kind = WHOLE,
+     .model = CLASSIFIER,
      .value = "N",
      .offset = FIELD(batch_size),
      .least = 1,
@@ -133,6 +136,7 @@ static const struct row {
      .help = "draw from the fewest tokens that together are so probable (1)"},
     {.name = "seed",
      .kind = WHOLE,
+     .model = LANGUAGE_MODEL,
      .value = "N",
      .offset = FIELD(seed),
      .most = INT_MAX,
@@ -140,6 +144,7 @@ static const struct row {
 #undef FIELD
 };
 #define N_ROWS ((int)(sizeof rows / sizeof *rows))
+static_assert(N_ROWS <= 64, "answer_options.given has a bit for each");
 
 static bool read_whole(const struct row *row, const char *text, int *value, struct zf_error *err)
 {
@@ -175,6 +180,7 @@ static bool set_option(struct answer_options *o, const struct row *row, const ch
                        struct zf_error *err)
 {
     void *field = (char *)o + row->offset;
+    o->given |= UINT64_C(1) << (row - rows);
     o->do_sample = o->do_sample || row->samples;
     if (row->kind == FLAG)
         return *(bool *)field = true;
@@ -266,31 +272,13 @@ bool answer_options_read(struct answer_options *o, int argc, char **argv,
     return check_texts(o, err);
 }
 
-/* Whether the row's option has been given, as far as its field tells. */
-static bool is_given(const struct answer_options *o, const struct row *row)
-{
-    const void *field = (const char *)o + row->offset;
-    switch (row->kind) {
-    case TEXT:
-        return *(const char *const *)field != NULL;
-    case FLAG:
-        return *(const bool *)field;
-    case WHOLE:
-        return *(const int *)field != 0;
-    default:
-        return false;
-    }
-}
-
 bool answer_options_settle(struct answer_options *o, bool lm, struct zf_error *err)
 {
     const enum model other = lm ? CLASSIFIER : LANGUAGE_MODEL;
     for (int i = 0; i < N_ROWS; i++)
-        if (rows[i].model == other && is_given(o, &rows[i]))
-            return zf_fail_usage(err, "--%s%s is given, but %s is a %s", rows[i].name,
-                                 strcmp(rows[i].name, "do_sample") ? ""
-                                                                   : ", --temperature or --top_p",
-                                 o->model, lm ? "language model" : "classifier");
+        if (rows[i].model == other && (o->given >> i & 1))
+            return zf_fail_usage(err, "--%s is given, but %s is a %s", rows[i].name, o->model,
+                                 lm ? "language model" : "classifier");
     if (lm && o->system && !o->chats)
         return zf_fail_usage(err, "--system is given, but it belongs to --chat");
     if (o->max_new_tokens == 0)

@@ -152,6 +152,8 @@ check "temperature 0 is greedy" test "$(drawn --temperature 0)" = "$greedy"
 
 # Options of the other kind, and what does not fit.
 check "a file for a language model" says "^zf-run: --file is given, but .* is a language model" not "$run" "$texts" --file x.csv
+check "a number of rows for a language model" says "^zf-run: --per_device_eval_batch_size is given, but .* is a language model" \
+    not "$run" "$texts" --per_device_eval_batch_size 8 x
 check "a prompt too long" says "^zf-run: the prompt has [0-9]+ tokens, but with its answer it may have 8" not "$run" \
     "$texts" --max_seq_length 8 "The capital of Denmark is Copenhagen and the capital of Norway is Oslo"
 check "the end of the positions is said" says "^warning: the text has 16 tokens, and no more are possible" "$run" "$texts" \

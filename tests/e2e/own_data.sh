@@ -129,6 +129,10 @@ for words in "there is no option --tpo_k:--tpo_k" "top_k is .none.:--top_k none"
     # shellcheck disable=SC2086
     check "zf-run: ${words%%:*}" says "^zf-run: .*${words%%:*}" not "$run" "$out" ${words#*:} text
 done
+for draws in "--seed 42" "--temperature 1" --do_sample; do
+    # shellcheck disable=SC2086 # they are words
+    check "zf-run: a classifier does not draw" says "^zf-run: ${draws%% *} is given, but .* is a classifier" not "$run" "$out" $draws x
+done
 check "zf-run: a pair of nothing" says "^zf-run: --pair is given, but no TEXT" not "$run" "$out" --pair x --file "$intents/test.csv"
 check "zf-run: a column of a text" says "^zf-run: --label_column is given, but no --file" not "$run" "$out" --label_column category x
 check "zf-run: a column of lines" says "^zf-run: --text_column is given, but no --file with columns" not "$run" "$out" \
