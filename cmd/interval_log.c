@@ -55,8 +55,10 @@ void interval_log_step(struct interval_log *l, const struct config *c, int step,
     warn_of_rarer_choices(l, c);
 }
 
-void interval_log_end(const struct interval_log *l, const struct config *c, bool resumed)
+void interval_log_end(struct interval_log *l, const struct config *c, bool resumed)
 {
+    if (rule_of(c))
+        warn_of_rarer_choices(l, c);
     if (rule_of(c) && !l->told)
         log_info("update_interval \"%s\": windows were of %d step(s) throughout%s", rule_of(c),
                  l->interval, resumed ? "" : ": the run was too short to choose");

@@ -17,6 +17,6 @@ struct interval_log {
 void interval_log_step(struct interval_log *l, const struct config *c, int step,
                        const struct step_report *report);
 /* The run is over, which began with the first step or was resumed. */
-void interval_log_end(const struct interval_log *l, const struct config *c, bool resumed);
+void interval_log_end(struct interval_log *l, const struct config *c, bool resumed);
 
 #endif

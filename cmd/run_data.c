@@ -270,7 +270,8 @@ static bool read_split(const struct run *run, struct glue_data *data, enum glue_
                    : glue_read_split(data, run->task, run->config->data_dir, split, err);
     if (ok && data->n_skipped > 0)
         log_warn("%s: %d row(s) of %s have another number of columns or no label, and are left out",
-                 run->task->title, data->n_skipped, file ? file : run->config->data_dir);
+                 run->task->title, data->n_skipped,
+                 file ? file : glue_split_name(run->task, split));
     if (ok)
         data->n_examples = limited(data->n_examples, limit);
     return ok;

@@ -2,7 +2,6 @@
 
 #include "cmd/checkpoint_folders.h"
 #include "data/alloc.h"
-#include "data/checksum.h"
 #include "data/file.h"
 #include "data/json.h"
 
@@ -124,7 +123,8 @@ static json_t *own_json(const struct run *run, const struct train_state *s)
         json_object_set_new(o, "metric_for_best_model", json_string(c->metric_for_best_model));
         json_object_set_new(o, "greater_is_better", json_boolean(c->greater_is_better));
         checksum_text(run->dev_sum, data);
-        json_object_set_new(o, "watched_data", json_string(data));
+        json_object_set_new(o, "watched_data",
+                            json_string(run->n_dev > 0 ? data : s->watched_data));
         json_object_set_new(o, "watched_best", json_real(s->watch.best));
         json_object_set_new(o, "watched_evaluations_since", json_integer(s->watch.waited));
     }
@@ -221,14 +221,17 @@ static bool same_measure(const struct run *run, const struct json_file *f, const
                    c->greater_is_better ? "greatest" : "least", c->metric_for_best_model);
 }
 
-static bool same_data(const struct run *run, const struct json_file *f, struct zf_error *err)
+/* A run that does not evaluate passes it on. */
+static bool same_data(const struct run *run, struct train_state *s, const struct json_file *f,
+                      struct zf_error *err)
 {
     const char *data = NULL;
     char own[CHECKSUM_TEXT];
     checksum_text(run->dev_sum, own);
     if (!json_get_string(f, OURS "watched_data", &data, err))
         return false;
-    return !data || strcmp(data, own) == 0 ||
+    snprintf(s->watched_data, sizeof s->watched_data, "%s", data ? data : "");
+    return !*s->watched_data || run->n_dev == 0 || strcmp(s->watched_data, own) == 0 ||
            zf_fail(err,
                    "%s:%d: the best model so far is the best on other evaluation data than this "
                    "run's (validation_file, data_dir, max_eval_samples)",
@@ -245,7 +248,7 @@ static bool read_watch(const struct run *run, struct train_state *s, const struc
     if (!metric || !run->config->metric_for_best_model)
         return true;
     s->watch.any = true;
-    return same_measure(run, f, metric, err) && same_data(run, f, err) &&
+    return same_measure(run, f, metric, err) && same_data(run, s, f, err) &&
            get_double(f, OURS "watched_best", &s->watch.best, err) &&
            get_steps(f, OURS "watched_evaluations_since", s->step, &s->watch.waited, err);
 }

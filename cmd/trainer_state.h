@@ -9,18 +9,20 @@
 
 #include "cmd/run.h"
 #include "cmd/watch.h"
+#include "data/checksum.h"
 
 #include <jansson.h>
 
 struct train_state {
-    int step;              /* optimizer steps done */
-    double loss_sum;       /* of the steps' mean losses since the last log entry */
-    int loss_steps;        /* how many */
-    double total_loss_sum; /* of all steps */
-    int skipped_steps;     /* steps whose gradient was not finite */
-    int64_t tokens;        /* of all steps and ranks */
-    struct watch watch;    /* of all evaluations */
-    int best_step;         /* of the best evaluation that has a checkpoint, 0: none yet */
+    int step;                         /* optimizer steps done */
+    double loss_sum;                  /* of the steps' mean losses since the last log entry */
+    int loss_steps;                   /* how many */
+    double total_loss_sum;            /* of all steps */
+    int skipped_steps;                /* steps whose gradient was not finite */
+    int64_t tokens;                   /* of all steps and ranks */
+    struct watch watch;               /* of all evaluations */
+    char watched_data[CHECKSUM_TEXT]; /* of what they were of, where this run does none; or "" */
+    int best_step; /* of the best evaluation that has a checkpoint, 0: none yet */
     double best_metric;
     bool unevaluated; /* the run was stopped in this step's evaluation, which is still to come */
     char *best_home;  /* the folder that has the best one's checkpoint; NULL: none yet */

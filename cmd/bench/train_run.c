@@ -304,7 +304,8 @@ static struct train_job warmed_up(const struct train_job *job, const struct engi
 {
     struct train_job own = *job;
     const bool chooses =
-        engine->update_interval == 0 && engine->interval_rule == ENGINE_INTERVAL_KEEP_UP;
+        engine->update_interval == 0 &&
+        (engine->interval_rule == ENGINE_INTERVAL_KEEP_UP || engine->topk_ratio == 0);
     if (chooses)
         own.warm_up = choosing_steps(job);
     return own;

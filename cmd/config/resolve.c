@@ -606,9 +606,10 @@ bool config_resolve(struct config *c, struct zf_error *err)
 static void warn_of_no_warm_up(const struct config *c)
 {
     if (c->warmup_steps > 0 && c->lr_scheduler_type == LR_CONSTANT)
-        log_warn("warmup_steps is %g, but lr_scheduler_type \"constant\" has no warm-up: "
-                 "\"constant_with_warmup\" has",
-                 c->warmup_steps);
+        log_warn(
+            "there are %g steps of warm-up (warmup_steps, warmup_ratio), but lr_scheduler_type "
+            "\"constant\" has none: \"constant_with_warmup\" has",
+            c->warmup_steps);
 }
 
 static void resolve_scheduler_steps(struct config *c)

@@ -73,23 +73,25 @@ static void warn_of_disabled(const struct config *c)
 static void warn_of_waiting(const struct config *c)
 {
     const struct zenflow_config *z = &c->zenflow;
+    const bool keeps_up = z->update_interval == CONFIG_KEEP_UP ||
+                          (z->update_interval == CONFIG_AUTO && z->topk_ratio == 0);
+    const char *rule = z->update_interval == CONFIG_AUTO ? "auto" : "keep_up";
     char where[512];
-    if (z->update_interval != CONFIG_KEEP_UP || z->topk_ratio == 1)
+    if (!keeps_up || z->topk_ratio == 1)
         return;
     config_name_origin(c, KEY("update_interval"), where, sizeof where);
     if (z->apply_lag == 0)
-        log_warn("%s is \"keep_up\", but without overlap_step, or with an apply_lag of 0, each "
+        log_warn("%s is \"%s\", but without overlap_step, or with an apply_lag of 0, each "
                  "step waits for the host, however long windows are",
-                 where);
+                 where, rule);
     else if (!z->stagger)
-        log_warn("%s is \"keep_up\", but without stagger all windows close in one step, which may "
+        log_warn("%s is \"%s\", but without stagger all windows close in one step, which may "
                  "wait for the host, however long they are",
-                 where);
+                 where, rule);
     if (c->zero_copy)
-        log_warn(
-            "%s is \"keep_up\", but with offload_optimizer.zero_copy nobody knows how long the "
-            "link takes: windows are as long as the host alone needs them",
-            where);
+        log_warn("%s is \"%s\", but with offload_optimizer.zero_copy nobody knows how long the "
+                 "link takes: windows are as long as the host alone needs them",
+                 where, rule);
 }
 
 static void warn_of_no_windows(const struct config *c)

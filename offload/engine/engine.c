@@ -204,6 +204,8 @@ struct engine *engine_create(const struct engine_config *config, struct device *
         return NULL;
     struct engine *e = zf_calloc(1, sizeof *e);
     e->config = *config;
+    if (config->topk_ratio == 0) /* there is nothing that the other rule compares with */
+        e->config.interval_rule = ENGINE_INTERVAL_KEEP_UP;
     e->device = device;
     e->arena.device = device;
     e->dtype = device->dtype;

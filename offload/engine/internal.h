@@ -158,7 +158,8 @@ struct timing {
     double seconds[TIMED_STEPS]; /* of the last ones, without what waited for the host, */
     double rooms[TIMED_STEPS];   /* and of what engine_pace.room is in them */
     int ends;                    /* which mark this step's end is */
-    int updates;                 /* of one group each, that have arrived, */
+    int arrivals;                /* of groups */
+    int updates;                 /* of those whose update was this engine's, */
     double update_seconds;       /* and workers' time for them, summed over workers */
     double commit_seconds;       /* the same for commits, and */
     double each_seconds;         /* of what engine_pace.host_each is: before the first timed step */

@@ -137,10 +137,8 @@ void interval_choose(struct engine *e, struct step_report *report)
     if (e->config.update_interval != 0 || !e->host.workers ||
         e->step < e->config.full_warm_up_rounds)
         return;
-    if (e->observed.least_interval == 0)
-        pace_end_step(e);
-    if (e->config.interval_rule == ENGINE_INTERVAL_KEEP_UP ||
-        e->config.topk_ratio == 0) /* there is nothing that DeepSpeed's rule compares with */
+    pace_end_step(e);
+    if (e->config.interval_rule == ENGINE_INTERVAL_KEEP_UP)
         choose_once(e, report);
     else if (e->selection.selected) /* its norms are of important channels and others */
         choose_when_due(e, report);

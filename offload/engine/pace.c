@@ -29,7 +29,18 @@ void pace_forget(struct engine *e)
 
 static bool measures(const struct engine *e)
 {
-    return e->config.update_interval == 0 && e->host.workers && e->observed.least_interval == 0;
+    const struct engine_config *c = &e->config;
+    return c->update_interval == 0 && e->host.workers && e->observed.least_interval == 0 &&
+           e->step >= c->full_warm_up_rounds &&
+           (c->interval_rule == ENGINE_INTERVAL_KEEP_UP || c->auto_keeps_up);
+}
+
+/* What workers have been given to do behind updates is done, and is in their times. */
+static void settle_work(struct engine *e)
+{
+    host_wait(e, &e->windows.accumulation);
+    for (int j = 0; j < e->windows.interval; j++)
+        host_wait(e, &e->windows.groups[j].commit);
 }
 
 /* Seconds since the engine was created: of what the host does in each step, however long windows
@@ -67,6 +78,7 @@ void pace_begin_step(struct engine *e)
     t->passes = 0;
     t->ends = other_end(t);
     if (measures(e) && t->steps == 0) {
+        settle_work(e);
         t->each_seconds = each_seconds(e);
         t->commit_seconds = commit_seconds(e);
     }
@@ -89,11 +101,15 @@ void pace_interrupt(struct engine *e)
     e->observed.timing.last = 0;
 }
 
-/* An update that was under way when a checkpoint was written has been done by another run. */
+/* An update that was under way when a checkpoint was written has been done by another run, but for
+ * its commit. */
 void pace_note_arrival(struct engine *e, const struct group *g)
 {
     struct timing *t = &e->observed.timing;
-    if (!g->update.begun || e->step < e->config.full_warm_up_rounds)
+    if (e->step < e->config.full_warm_up_rounds)
+        return;
+    t->arrivals++;
+    if (!g->update.begun)
         return;
     t->updates++;
     t->update_seconds += 1e-9 * (double)g->update.nanoseconds;
@@ -122,6 +138,8 @@ static double room_seconds(const struct engine *e, bool interrupted)
 void pace_end_step(struct engine *e)
 {
     struct timing *t = &e->observed.timing;
+    if (!measures(e))
+        return;
     const int i = t->steps++ % TIMED_STEPS;
     const bool interrupted = t->last == 0;
     t->last = clock_seconds();
@@ -139,11 +157,13 @@ struct engine_pace pace_measure(struct engine *e)
 {
     const struct timing *t = &e->observed.timing;
     const int threads = worker_pool_threads(e->host.workers);
-    const double working = t->update_seconds + commit_seconds(e) - t->commit_seconds;
+    settle_work(e);
+    const double commits = commit_seconds(e) - t->commit_seconds;
+    const double group = t->update_seconds / t->updates + commits / t->arrivals;
     /* The median: a run's first steps load kernels and choose algorithms. */
     return (struct engine_pace){.step = median_of(t->seconds, TIMED_STEPS),
                                 .room = median_of(t->rooms, TIMED_STEPS),
-                                .host = working / threads / t->updates * e->windows.interval,
+                                .host = group / threads * e->windows.interval,
                                 .host_each = (each_seconds(e) - t->each_seconds) / t->steps,
                                 .link = exchange_seconds(e)};
 }

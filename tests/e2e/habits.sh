@@ -198,6 +198,11 @@ check "other evaluation data, too" not "${stop[@]}" --max_eval_samples 5 --outpu
     --resume_from_checkpoint "$whole/checkpoint-2"
 cp "$scratch/check.log" "$scratch/refused"
 check "and that is said" grep -q "is the best on other evaluation data than this run's" "$scratch/refused"
+check "but not none" "$train" "${small[@]}" --no_do_eval --greater_is_better --metric_for_best_model eval_loss --save_strategy steps \
+    --save_steps 1 --max_steps 3 --output_dir "$scratch/none" \
+    --resume_from_checkpoint "$whole/checkpoint-2"
+check "which others may not follow" not "${stop[@]}" --max_eval_samples 5 --output_dir "$scratch/none" --resume_from_checkpoint latest
+check "and the same may" "${stop[@]}" --output_dir "$scratch/none" --resume_from_checkpoint latest
 check "a metric that the task has not is refused" not "${stop[@]}" --metric_for_best_model f1 --output_dir "$scratch/other"
 
 # save_strategy best.

@@ -482,7 +482,7 @@ static void warns_of_idle_settings(void **state)
         const char *options, *warning;
     } cases[] = {
         {"--text_column body", "--text_column has no meaning here: task sst2's files have "},
-        {"--lr_scheduler_type constant --warmup_steps 2", "warmup_steps is 2, but lr_scheduler_"},
+        {"--lr_scheduler_type constant --warmup_steps 2", "there are 2 steps of warm-up (warmup_"},
         {"--lr_scheduler_type constant_with_warmup --warmup_steps 2", NULL},
         {"--lr_scheduler_type constant", NULL},
         {"--zero_optimization.stage 2 --zero_optimization.offload_optimizer.device cpu "
@@ -533,6 +533,9 @@ static void warns_of_idle_zenflow_keys(void **state)
         {"\"update_interval\": \"keep_up\", \"overlap_step\": true, \"stagger\": false", "",
          ":2: zero_optimization.zenflow.update_interval is \"keep_up\", but without stagger all "},
         {"\"update_interval\": \"keep_up\", \"overlap_step\": true", "", NULL},
+        {"\"update_interval\": \"auto\"", "", NULL},
+        {"\"update_interval\": \"auto\", \"topk_ratio\": 0", "",
+         ":2: zero_optimization.zenflow.update_interval is \"auto\", but without overlap_step"},
         {"\"update_interval\": \"keep_up\", \"overlap_step\": true",
          "--zero_optimization.offload_optimizer.zero_copy true",
          ":2: zero_optimization.zenflow.update_interval is \"keep_up\", but with "
