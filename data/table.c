@@ -366,6 +366,21 @@ static size_t keep_value(struct builder *b, const json_t *value)
     return at;
 }
 
+/* The object's value in a column, or NULL. */
+static json_t *value_in(const struct builder *b, json_t *object, int column)
+{
+    return json_object_get(object, b->t->text + b->names[column]);
+}
+
+/* Whether the object has no keys but the columns. */
+static bool fits_columns(const struct builder *b, json_t *object)
+{
+    size_t n = 0;
+    for (int i = 0; i < b->t->n_columns; i++)
+        n += value_in(b, object, i) != NULL;
+    return n == json_object_size(object);
+}
+
 static bool has_column(const struct builder *b, const char *name)
 {
     for (int i = 0; i < b->t->n_columns; i++)
@@ -374,14 +389,11 @@ static bool has_column(const struct builder *b, const char *name)
     return false;
 }
 
-static bool take_object(void *context, json_t *object, int line, struct zf_error *err)
+/* Each key that is none yet becomes a column. */
+static bool add_columns(struct builder *b, json_t *object, int line, struct zf_error *err)
 {
-    struct builder *b = context;
     const char *key;
     json_t *value;
-    if (json_object_size(object) == 0)
-        return zf_fail(err, "%s:%d: the object has no keys, which are the columns", b->t->path,
-                       line);
     json_object_foreach(object, key, value)
     {
         if (has_column(b, key))
@@ -391,8 +403,19 @@ static bool take_object(void *context, json_t *object, int line, struct zf_error
                            b->t->path, line, key, MAX_KEYS);
         widen(b, key);
     }
+    return true;
+}
+
+static bool take_object(void *context, json_t *object, int line, struct zf_error *err)
+{
+    struct builder *b = context;
+    if (json_object_size(object) == 0)
+        return zf_fail(err, "%s:%d: the object has no keys, which are the columns", b->t->path,
+                       line);
+    if (!fits_columns(b, object) && !add_columns(b, object, line, err))
+        return false;
     for (int i = 0; i < b->t->n_columns; i++)
-        add_cell(b, keep_value(b, json_object_get(object, b->t->text + b->names[i])));
+        add_cell(b, keep_value(b, value_in(b, object, i)));
     end_row(b, line);
     return true;
 }

@@ -303,10 +303,7 @@ static void measure_memory(const struct train_job *job, const struct train_metho
 static struct train_job warmed_up(const struct train_job *job, const struct engine_config *engine)
 {
     struct train_job own = *job;
-    const bool chooses =
-        engine->update_interval == 0 &&
-        (engine->interval_rule == ENGINE_INTERVAL_KEEP_UP || engine->topk_ratio == 0);
-    if (chooses)
+    if (engine->update_interval == 0 && engine->interval_rule == ENGINE_INTERVAL_KEEP_UP)
         own.warm_up = choosing_steps(job);
     return own;
 }

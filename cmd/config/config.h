@@ -113,6 +113,10 @@ struct zenflow_config {
     double deferred_lr_scale;              /* of host updates, or ZENFLOW_LR_SQRT */
 };
 
+/* Whether windows get the least length that host and link keep up with: "auto" compares what is
+ * deferred with what is important, and with topk_ratio 0 nothing is. */
+bool zenflow_keeps_up(const struct zenflow_config *z);
+
 /* DeepSpeed's csv_monitor and tensorboard blocks. */
 struct monitor_config {
     bool enabled;

@@ -11,8 +11,7 @@ static void set_zenflow(struct engine_config *e, const struct config *c)
         z->select_strategy == ZENFLOW_SELECT_STEP ? every : every * c->steps_per_epoch;
     e->reselect_when_stale = is_auto;
     e->update_interval = z->update_interval > 0 ? z->update_interval : 0;
-    e->interval_rule =
-        z->update_interval == CONFIG_KEEP_UP ? ENGINE_INTERVAL_KEEP_UP : ENGINE_INTERVAL_DEEPSPEED;
+    e->interval_rule = zenflow_keeps_up(z) ? ENGINE_INTERVAL_KEEP_UP : ENGINE_INTERVAL_DEEPSPEED;
     e->auto_ratio = z->auto_ratio;
     e->auto_keeps_up = true;
     e->apply_lag = z->overlap_step ? z->apply_lag : 0;

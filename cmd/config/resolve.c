@@ -594,13 +594,17 @@ static bool check_plan(const struct config *c, struct zf_error *err)
 
 bool config_resolve(struct config *c, struct zf_error *err)
 {
-    return check_plan(c, err) && check_monitor(c, &c->csv_monitor, "csv_monitor.job_name", err) &&
-           check_monitor(c, &c->tensorboard, "tensorboard.job_name", err) &&
-           resolve_reports(c, err) && resolve_task(c, err) && resolve_model(c, err) &&
-           resolve_batches(c, err) && resolve_device(c, err) && resolve_optimizer(c, err) &&
-           resolve_scheduler(c, err) && resolve_evaluation(c, err) && resolve_best(c, err) &&
-           zenflow_config_resolve(c, err) && resolve_parameters(c, err) &&
-           resolve_runtime(c, err) && (c->action != CONFIG_RUN || check_complete(c, err));
+    const bool ok =
+        check_plan(c, err) && check_monitor(c, &c->csv_monitor, "csv_monitor.job_name", err) &&
+        check_monitor(c, &c->tensorboard, "tensorboard.job_name", err) && resolve_reports(c, err) &&
+        resolve_task(c, err) && resolve_model(c, err) && resolve_batches(c, err) &&
+        resolve_device(c, err) && resolve_optimizer(c, err) && resolve_scheduler(c, err) &&
+        resolve_evaluation(c, err) && resolve_best(c, err) && zenflow_config_resolve(c, err) &&
+        resolve_parameters(c, err) && resolve_runtime(c, err) &&
+        (c->action != CONFIG_RUN || check_complete(c, err));
+    if (ok)
+        config_warn_of_idle(c);
+    return ok;
 }
 
 static void warn_of_no_warm_up(const struct config *c)

@@ -138,6 +138,9 @@ bool config_resolve(struct config *c, struct zf_error *err);
 /* Whether DeepSpeed's scheduler of this type has this key ("scheduler.params.warmup_min_lr"). */
 bool config_scheduler_takes(enum ds_scheduler type, const char *param);
 
+/* idle.c: once all else is resolved. */
+void config_warn_of_idle(const struct config *c);
+
 /* zenflow.c */
 bool zenflow_config_resolve(struct config *c, struct zf_error *err);
 /* Once steps_per_epoch is known. */

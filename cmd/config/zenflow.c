@@ -69,15 +69,19 @@ static void warn_of_disabled(const struct config *c)
                  config_name_origin(c, KEY("enabled"), where, sizeof where), names);
 }
 
+bool zenflow_keeps_up(const struct zenflow_config *z)
+{
+    return z->update_interval == CONFIG_KEEP_UP ||
+           (z->update_interval == CONFIG_AUTO && z->topk_ratio == 0);
+}
+
 /* How long windows are says nothing here of how long the device waits. */
 static void warn_of_waiting(const struct config *c)
 {
     const struct zenflow_config *z = &c->zenflow;
-    const bool keeps_up = z->update_interval == CONFIG_KEEP_UP ||
-                          (z->update_interval == CONFIG_AUTO && z->topk_ratio == 0);
     const char *rule = z->update_interval == CONFIG_AUTO ? "auto" : "keep_up";
     char where[512];
-    if (!keeps_up || z->topk_ratio == 1)
+    if (!zenflow_keeps_up(z) || z->topk_ratio == 1)
         return;
     config_name_origin(c, KEY("update_interval"), where, sizeof where);
     if (z->apply_lag == 0)
@@ -92,21 +96,6 @@ static void warn_of_waiting(const struct config *c)
         log_warn("%s is \"%s\", but with offload_optimizer.zero_copy nobody knows how long the "
                  "link takes: windows are as long as the host alone needs them",
                  where, rule);
-}
-
-static void warn_of_no_windows(const struct config *c)
-{
-    char where[512];
-    if (config_is_given(c, KEY("update_interval")) && c->zenflow.update_interval != CONFIG_AUTO &&
-        c->zenflow.topk_ratio == 1)
-        log_warn("%s has no meaning here: with topk_ratio 1 no channel is deferred",
-                 config_name_origin(c, KEY("update_interval"), where, sizeof where));
-    if (c->zenflow.accumulate == ZENFLOW_ACCUMULATE_HOST && c->zenflow.topk_ratio == 1)
-        log_warn("%s has no meaning here: with topk_ratio 1 no channel is deferred",
-                 config_name_origin(c, KEY("accumulate"), where, sizeof where));
-    if (c->zenflow.accumulate == ZENFLOW_ACCUMULATE_DEVICE && c->zenflow.device_windows > 0)
-        log_warn("%s has no meaning here: with accumulate \"device\" all windows are there",
-                 config_name_origin(c, KEY("device_windows"), where, sizeof where));
 }
 
 bool zenflow_config_resolve(struct config *c, struct zf_error *err)
@@ -128,7 +117,6 @@ bool zenflow_config_resolve(struct config *c, struct zf_error *err)
         z->apply_lag = 0;
         config_mark_auto(c, KEY("apply_lag"));
     }
-    warn_of_no_windows(c);
     warn_of_waiting(c);
     return check_selection(c, err) && check_deferred(c, err);
 }

@@ -204,8 +204,6 @@ struct engine *engine_create(const struct engine_config *config, struct device *
         return NULL;
     struct engine *e = zf_calloc(1, sizeof *e);
     e->config = *config;
-    if (config->topk_ratio == 0) /* there is nothing that the other rule compares with */
-        e->config.interval_rule = ENGINE_INTERVAL_KEEP_UP;
     e->device = device;
     e->arena.device = device;
     e->dtype = device->dtype;
@@ -215,6 +213,8 @@ struct engine *engine_create(const struct engine_config *config, struct device *
     e->table = table;
     e->params = params;
     e->grads = grads;
+    assert(config->topk_ratio > 0 || config->update_interval > 0 ||
+           config->interval_rule == ENGINE_INTERVAL_KEEP_UP);
     assert(config->bf16 || device->dtype == DTYPE_F32);
     assert(config->values_follow || !(config->params_on_host || divides(e)));
     assert(!config->params_on_host || e->ranks == 1 || divides(e));

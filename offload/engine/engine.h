@@ -62,7 +62,8 @@ struct engine_config {
     int select_every;         /* steps between selections; 0: the first one stays */
     bool reselect_when_stale; /* and whenever the chosen hold far less than a fresh choice would */
     int update_interval; /* S, steps in a window, 1 to ENGINE_MAX_INTERVAL; 0: chosen by rule */
-    enum engine_interval_rule interval_rule; /* with topk_ratio 0 keep_up's in any case */
+    enum engine_interval_rule interval_rule; /* with topk_ratio 0, where there is nothing that the
+                                                other one compares with, keep_up's */
     double auto_ratio;  /* DeepSpeed's rule: share of matrices that must be due */
     bool auto_keeps_up; /* it chooses no S with which host or link do not keep up, as measured in
                            the first windows: the choice then depends on timing */

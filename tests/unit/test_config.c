@@ -424,6 +424,31 @@ static void settles_evaluation(void **state)
     config_free(&c);
 }
 
+/* "auto" has nothing to compare where nothing is important. */
+static void chooses_the_rule(void **state)
+{
+    (void)state;
+    static const struct {
+        const char *keys;
+        enum engine_interval_rule rule;
+    } cases[] = {
+        {"\"update_interval\": \"auto\"", ENGINE_INTERVAL_DEEPSPEED},
+        {"\"update_interval\": \"auto\", \"topk_ratio\": 0", ENGINE_INTERVAL_KEEP_UP},
+        {"\"update_interval\": \"keep_up\"", ENGINE_INTERVAL_KEEP_UP},
+    };
+    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
+        char text[256];
+        snprintf(
+            text, sizeof text,
+            "{\"zero_optimization\": {\"stage\": 2, \"offload_optimizer\": {\"device\": \"cpu\"},"
+            " \"zenflow\": {%s}}}",
+            cases[i].keys);
+        assert_works(parse_text(text, COMPLETE, 1), err);
+        assert_int_equal(engine_settings(&c, NULL).interval_rule, cases[i].rule);
+        config_free(&c);
+    }
+}
+
 static void stage_3_divides_parameters(void **state)
 {
     (void)state;
@@ -488,6 +513,26 @@ static void warns_of_idle_settings(void **state)
         {"--zero_optimization.stage 2 --zero_optimization.offload_optimizer.device cpu "
          "--zero_optimization.zenflow.full_warm_up_rounds 8",
          "full_warm_up_rounds is 8, and the run has 8 steps: "},
+        {"--eval_delay 2", "--eval_delay has no meaning here: nothing is evaluated while training"},
+        {"--eval_delay 0", NULL},
+        {"--eval_delay 2 --eval_strategy epoch", NULL},
+        {"--eval_strategy no --eval_steps 2", "--eval_steps has no meaning here: nothing is eval"},
+        {"--eval_strategy epoch --eval_steps 2",
+         "--eval_steps has no meaning here: eval_strategy is \"epoch\""},
+        {"--eval_steps 2", NULL},
+        {"--save_strategy epoch --save_steps 2",
+         "--save_steps has no meaning here: save_strategy is not \"steps\""},
+        {"--save_strategy epoch --save_steps 500", NULL},
+        {"--save_strategy no --save_total_limit 2",
+         "--save_total_limit has no meaning here: save_strategy is \"no\""},
+        {"--save_strategy epoch --save_total_limit 2", NULL},
+        {"--logging_dir d", "--logging_dir has no meaning here: report_to does not name tensorb"},
+        {"--logging_dir d --report_to all", NULL},
+        {"--csv_monitor.job_name j",
+         "--csv_monitor.job_name has no meaning here: csv_monitor.enabled is false"},
+        {"--csv_monitor.job_name j --csv_monitor.enabled", NULL},
+        {"--tensorboard.output_path j",
+         "--tensorboard.output_path has no meaning here: tensorboard.enabled is false"},
     };
     for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
         char options[512];
@@ -523,6 +568,12 @@ static void warns_of_idle_zenflow_keys(void **state)
          ":2: zero_optimization.zenflow.accumulate has no meaning here: with topk_ratio 1 no "},
         {"\"topk_ratio\": 1, \"accumulate\": \"device\"", "", NULL},
         {"\"topk_ratio\": 0.9, \"accumulate\": \"host\", \"device_windows\": 2", "", NULL},
+        {"\"topk_ratio\": 1, \"deferred_lr_scale\": \"sqrt\"", "",
+         ":2: zero_optimization.zenflow.deferred_lr_scale has no meaning here: with topk_ratio 1 "},
+        {"\"topk_ratio\": 1, \"deferred_update\": \"all_steps\"", "",
+         ":2: zero_optimization.zenflow.deferred_update has no meaning here: with topk_ratio 1 "
+         "no "},
+        {"\"deferred_lr_scale\": \"sqrt\"", "--zero_optimization.zenflow.topk_ratio 1", NULL},
         {"\"accumulate\": \"device\", \"device_windows\": 2", "",
          ":2: zero_optimization.zenflow.device_windows has no meaning here: with accumulate "},
         {"\"topk_ratio\": 1, \"update_interval\": \"keep_up\"", "",
@@ -870,6 +921,7 @@ int main(void)
         cmocka_unit_test(resolves_shares_of_steps),
         cmocka_unit_test(settles_what_is_best),
         cmocka_unit_test(settles_evaluation),
+        cmocka_unit_test(chooses_the_rule),
         cmocka_unit_test(stage_3_divides_parameters),
         cmocka_unit_test(warns_once_a_key),
         cmocka_unit_test(warns_of_idle_settings),
