@@ -32,6 +32,9 @@ void config_warn_of_idle(const struct config *c)
     const struct zenflow_config *z = &c->zenflow;
     const bool all = z->enabled && z->topk_ratio == 1;
     const bool host = z->accumulate == ZENFLOW_ACCUMULATE_HOST;
+    /* given as false it puts its block aside */
+    const bool no_events = !config_is_given(c, "tensorboard.enabled");
+    const bool no_csv = !config_is_given(c, "csv_monitor.enabled");
     const struct {
         bool idle;
         const char *key, *beside, *why;
@@ -46,14 +49,13 @@ void config_warn_of_idle(const struct config *c)
          "save_strategy is \"no\""},
         {!c->reports_to_tensorboard, "logging_dir", "report_to",
          "report_to does not name tensorboard"},
-        {!c->tensorboard.enabled, "tensorboard.output_path", "tensorboard.enabled",
-         "tensorboard.enabled is false"},
-        {!c->tensorboard.enabled, "tensorboard.job_name", "tensorboard.enabled",
-         "tensorboard.enabled is false"},
-        {!c->csv_monitor.enabled, "csv_monitor.output_path", "csv_monitor.enabled",
-         "csv_monitor.enabled is false"},
-        {!c->csv_monitor.enabled, "csv_monitor.job_name", "csv_monitor.enabled",
-         "csv_monitor.enabled is false"},
+        {no_events, "tensorboard.output_path", "tensorboard.enabled",
+         "tensorboard.enabled is not given"},
+        {no_events, "tensorboard.job_name", "tensorboard.enabled",
+         "tensorboard.enabled is not given"},
+        {no_csv, "csv_monitor.output_path", "csv_monitor.enabled",
+         "csv_monitor.enabled is not given"},
+        {no_csv, "csv_monitor.job_name", "csv_monitor.enabled", "csv_monitor.enabled is not given"},
         {all, ZENF("update_interval"), ZENF("topk_ratio"), no_deferral},
         {all, ZENF("deferred_update"), ZENF("topk_ratio"), no_deferral},
         {all, ZENF("deferred_lr_scale"), ZENF("topk_ratio"), no_deferral},

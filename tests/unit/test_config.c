@@ -529,10 +529,11 @@ static void warns_of_idle_settings(void **state)
         {"--logging_dir d", "--logging_dir has no meaning here: report_to does not name tensorb"},
         {"--logging_dir d --report_to all", NULL},
         {"--csv_monitor.job_name j",
-         "--csv_monitor.job_name has no meaning here: csv_monitor.enabled is false"},
+         "--csv_monitor.job_name has no meaning here: csv_monitor.enabled is not given"},
         {"--csv_monitor.job_name j --csv_monitor.enabled", NULL},
         {"--tensorboard.output_path j",
-         "--tensorboard.output_path has no meaning here: tensorboard.enabled is false"},
+         "--tensorboard.output_path has no meaning here: tensorboard.enabled is not given"},
+        {"--csv_monitor.job_name j --csv_monitor.enabled false", NULL},
     };
     for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
         char options[512];
