@@ -193,6 +193,10 @@ bool answer_classify(struct answerer *a, const struct answer_options *options, s
                   ? answer_table(&c, options->file, options->columns, err)
               : options->file ? answer_lines(&c, options->file, err)
                               : answer_input(&c, err);
+    if (ok && c.n_texts == 0)
+        ok = options->file ? zf_fail(err, "%s: there are no texts in the file", options->file)
+                           : zf_fail(err, "there is no text to answer: neither on the command line "
+                                          "nor in standard input");
     classifier_close(&c);
     return ok;
 }

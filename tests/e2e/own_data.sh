@@ -92,6 +92,9 @@ check "zf-run: standard input is text" says "^zf-run: standard input:2: there is
 check "zf-run: standard input is UTF-8" says "^zf-run: standard input:1: byte 0xff is not UTF-8" not bash -c \
     "printf 'a \\377\\n' | '$run' '$out'"
 check "zf-run: standard input can be read" says "^zf-run: standard input: Is a directory" not bash -c "'$run' '$out' <'$scratch'"
+check "zf-run: standard input has a text" says "^zf-run: there is no text to answer: neither" not bash -c "'$run' '$out' </dev/null"
+: >"$scratch/empty.txt"
+check "zf-run: a file has one" says "^zf-run: .*empty.txt: there are no texts in the file" not "$run" "$out" --file "$scratch/empty.txt"
 check "zf-run: an answer for each line" test "$("$run" "$out" <"$intents/lines.txt" | wc -l)" = 20
 check "zf-run: and before it has the next line" timeout 120 python3 - "$run" "$out" <<'EOF'
 import subprocess, sys
