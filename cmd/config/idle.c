@@ -31,7 +31,8 @@ void config_warn_of_idle(const struct config *c)
     static const char no_evaluation[] = "nothing is evaluated while training";
     const struct zenflow_config *z = &c->zenflow;
     const bool all = z->enabled && z->topk_ratio == 1;
-    const bool host = z->accumulate == ZENFLOW_ACCUMULATE_HOST;
+    const bool on_host = z->accumulate == ZENFLOW_ACCUMULATE_HOST;
+    const bool on_device = z->enabled && z->accumulate == ZENFLOW_ACCUMULATE_DEVICE;
     /* given as false it puts its block aside */
     const bool no_events = !config_is_given(c, "tensorboard.enabled");
     const bool no_csv = !config_is_given(c, "csv_monitor.enabled");
@@ -59,9 +60,9 @@ void config_warn_of_idle(const struct config *c)
         {all, ZENF("update_interval"), ZENF("topk_ratio"), no_deferral},
         {all, ZENF("deferred_update"), ZENF("topk_ratio"), no_deferral},
         {all, ZENF("deferred_lr_scale"), ZENF("topk_ratio"), no_deferral},
-        {all && host, ZENF("accumulate"), ZENF("topk_ratio"), no_deferral},
-        {z->enabled && z->accumulate == ZENFLOW_ACCUMULATE_DEVICE, ZENF("device_windows"),
-         ZENF("accumulate"), "with accumulate \"device\" all windows are there"},
+        {all && on_host, ZENF("accumulate"), ZENF("topk_ratio"), no_deferral},
+        {on_device && z->device_windows > 0, ZENF("device_windows"), ZENF("accumulate"),
+         "with accumulate \"device\" all windows are there"},
     };
     char where[512];
     for (size_t i = 0; i < sizeof rows / sizeof *rows; i++)

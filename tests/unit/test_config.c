@@ -575,6 +575,7 @@ static void warns_of_idle_zenflow_keys(void **state)
          ":2: zero_optimization.zenflow.deferred_update has no meaning here: with topk_ratio 1 "
          "no "},
         {"\"deferred_lr_scale\": \"sqrt\"", "--zero_optimization.zenflow.topk_ratio 1", NULL},
+        {"\"accumulate\": \"device\", \"device_windows\": 0", "", NULL},
         {"\"accumulate\": \"device\", \"device_windows\": 2", "",
          ":2: zero_optimization.zenflow.device_windows has no meaning here: with accumulate "},
         {"\"topk_ratio\": 1, \"update_interval\": \"keep_up\"", "",
