@@ -122,11 +122,9 @@ static void warn_of_idle(const struct run *run)
                 {!slots && c->prefetch == 0, ZERO "stage3_prefetch_bucket_size", no_slots},
                 {run->device->unified && c->zero_copy, ZERO "offload_optimizer.zero_copy",
                  "the device is the CPU, whose operators work in the host's memory anyway"}};
-    char where[512];
     for (size_t i = 0; i < sizeof keys / sizeof *keys; i++)
         if (keys[i].idle)
-            log_warn("%s has no meaning here: %s",
-                     config_name_origin(c, keys[i].key, where, sizeof where), keys[i].why);
+            config_warn_idle(c, keys[i].key, "%s", keys[i].why);
 }
 
 bool memory_plan(struct run *run, int longest, struct zf_error *err)

@@ -1,6 +1,5 @@
 /* What was given beside what leaves nothing for it to do. */
 #include "cmd/config/table.h"
-#include "data/log.h"
 
 #define ZENF(name) "zero_optimization.zenflow." name
 
@@ -64,9 +63,7 @@ void config_warn_of_idle(const struct config *c)
         {on_device && z->device_windows > 0, ZENF("device_windows"), ZENF("accumulate"),
          "with accumulate \"device\" all windows are there"},
     };
-    char where[512];
     for (size_t i = 0; i < sizeof rows / sizeof *rows; i++)
         if (rows[i].idle && is_asked_for(c, rows[i].key, rows[i].beside))
-            log_warn("%s has no meaning here: %s",
-                     config_name_origin(c, rows[i].key, where, sizeof where), rows[i].why);
+            config_warn_idle(c, rows[i].key, "%s", rows[i].why);
 }

@@ -1,6 +1,7 @@
 /* Where each value came from, and sentences that say so. */
 #include "cmd/config/table.h"
 #include "data/alloc.h"
+#include "data/log.h"
 
 #include <assert.h>
 #include <stdarg.h>
@@ -58,6 +59,16 @@ const char *config_name_origin(const struct config *c, const char *name, char *o
     const struct config_place at = {origin->level, origin->file, origin->line};
     return config_name_place(&at, origin->level >= LEVEL_FILE ? origin->by->name : key->name, out,
                              size);
+}
+
+void config_warn_idle(const struct config *c, const char *name, const char *format, ...)
+{
+    char where[512], why[768];
+    va_list args;
+    va_start(args, format);
+    vsnprintf(why, sizeof why, format, args);
+    va_end(args);
+    log_warn("%s has no meaning here: %s", config_name_origin(c, name, where, sizeof where), why);
 }
 
 bool config_clash(const struct config *c, const char *name, struct zf_error *err,

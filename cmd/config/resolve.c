@@ -72,14 +72,12 @@ static void drop_task(struct config *c)
 static bool check_columns(const struct config *c, struct zf_error *err)
 {
     static const char *const keys[] = {"text_column", "text_pair_column", "label_column"};
-    char where[512];
     for (size_t i = 0; i < sizeof keys / sizeof *keys; i++) {
         if (!config_is_given(c, keys[i]))
             continue;
         if (c->task->n_labels == 0)
             return config_clash(c, keys[i], err, "task lm reads the column \"text\"");
-        log_warn("%s has no meaning here: task %s's files have their own columns",
-                 config_name_origin(c, keys[i], where, sizeof where), c->task->name);
+        config_warn_idle(c, keys[i], "task %s's files have their own columns", c->task->name);
     }
     return true;
 }

@@ -127,6 +127,9 @@ struct config_origin *config_origin_of(const struct config *c, const char *name)
 bool config_is_given(const struct config *c, const char *name);
 /* config_name_place of where a value came from, under the name by which it was given. */
 const char *config_name_origin(const struct config *c, const char *name, char *out, size_t size);
+/* Warns: "FILE:LINE: KEY has no meaning here: ...". */
+void config_warn_idle(const struct config *c, const char *name, const char *format, ...)
+    __attribute__((format(printf, 3, 4)));
 /* Says that this value was worked out. */
 void config_mark_auto(struct config *c, const char *name);
 /* Fails with "FILE:LINE: KEY is VALUE, but ..." as the value was given. */

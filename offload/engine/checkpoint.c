@@ -17,7 +17,7 @@
  * Metadata "engine" holds the counters and the last learning rate, "settings" what must be the same
  * to go on, "layout" which version of all this it is. Loading believes none of it: restore.c says
  * what may stand there. */
-#include "offload/engine/internal.h"
+#include "offload/engine/restore.h"
 
 #include "data/alloc.h"
 #include "data/file.h"

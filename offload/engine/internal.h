@@ -20,7 +20,7 @@
  *   interval.c    struct observed       update_interval "auto" and "keep_up"
  *   step.c        struct norms          the order of a step
  *   engine.c                            making and ending an engine
- *   restore.c                           what a checkpoint may say
+ *   restore.c     (restore.h)           what a checkpoint may say
  *   checkpoint.c                        save and load */
 #ifndef ZF_OFFLOAD_ENGINE_INTERNAL_H
 #define ZF_OFFLOAD_ENGINE_INTERNAL_H
@@ -901,30 +901,5 @@ void norms_release(struct engine *e);
 
 /* Makes everything that a checkpoint does not hold as it is in a new engine. */
 void engine_forget(struct engine *e);
-
-/* restore.c */
-
-/* A checkpoint's counters. */
-struct restored {
-    int step, interval, lag, began, selected, skipped_in_a_row, observed_steps, least_interval,
-        chosen_in;
-    float lr;
-};
-
-/* A group, as a checkpoint has it. What is told of no open window, or of no update in flight, is
- * 0. */
-struct group_state {
-    int32_t open_steps, oldest, in_flight, due, oldest_in_flight, closing_steps, has_leaving;
-};
-
-/* Each says whether an engine of this configuration can have left it. */
-bool restore_counters(const struct engine *e, const char *text, struct restored *r);
-/* Once e has the counters; norms: (n) */
-bool restore_group(const struct engine *e, int group, const struct group_state *found);
-/* Or all n groups are as engine_finish leaves them. */
-bool restore_is_finished(const struct group_state *groups, int n);
-bool restore_norms(const double *norms, size_t n);
-/* Once it has the groups, and the flags of all the matrix's channels. */
-bool restore_places(const struct engine *e, const struct matrix *m);
 
 #endif

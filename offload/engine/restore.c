@@ -1,6 +1,6 @@
 /* What a checkpoint may say of an engine: only what one of this configuration can have left. The
  * rest of the engine is written as if nothing else could be, so all else is refused here. */
-#include "offload/engine/internal.h"
+#include "offload/engine/restore.h"
 
 #include <math.h>
 #include <stdlib.h>
