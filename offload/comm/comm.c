@@ -3,10 +3,12 @@
 
 #include "data/address_space.h"
 #include "data/alloc.h"
+#include "data/clock.h"
 #include "offload/host/cores.h"
 
 #include <stdlib.h>
 #include <string.h>
+#include <unistd.h>
 
 /* Launchers announce themselves in the environment: Open MPI's and PRRTE's mpirun, Slurm's srun
  * with PMIx or PMI2, Hydra. */
@@ -89,11 +91,25 @@ struct comm *comm_create(void)
     return c;
 }
 
+/* PMIx waits two seconds for the launcher's answer to a rank's farewell, and then goes without it.
+ * Where the launcher or the whole machine stood still for so long, a rank that exited now would be
+ * taken for one that died, and the run for one that failed: the launcher gets time to read. */
+static void leave_mpi(void)
+{
+    const double unanswered = 1.9;
+    const unsigned patience = 5;
+    MPI_Barrier(MPI_COMM_WORLD); /* what follows waits for the launcher, and for no rank */
+    const double start = clock_seconds();
+    MPI_Finalize();
+    if (clock_seconds() - start > unanswered)
+        sleep(patience);
+}
+
 void comm_destroy(struct comm *c)
 {
     comm_detach(c);
     if (!c->alone)
-        MPI_Finalize();
+        leave_mpi();
     free(c);
 }
 

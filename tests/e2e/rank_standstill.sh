@@ -1,6 +1,7 @@
 #!/usr/bin/env bash
 # A rank that is stopped, that hangs, or that is gone where the launcher does not see to it: it is named, with where
-# each rank is, and all are gone within seconds after ddp_timeout. A rank that takes its time with a file is not.
+# each rank is, and all are gone within seconds after ddp_timeout. A rank that takes its time with a file is not,
+# and a finished run has not failed though its launcher stands still.
 
 . tests/e2e/lib/common.sh "$@"
 need mpirun pgrep
@@ -99,6 +100,45 @@ END
         $(($(date +%s) - $(stat -c %Y "$scratch/out/trainer_log.jsonl"))) -le 13
     check "rank 1 hangs: all are gone" all_ended
     is_told 1 "is the one that the others wait for: no rank has gone on"
+fi
+
+# mpirun stands still for four seconds just as the ranks of a finished run take leave of it.
+if command -v gcc >/dev/null; then
+    cat >"$scratch/leave.c" <<'END'
+#define _GNU_SOURCE
+#include <dlfcn.h>
+#include <signal.h>
+#include <stdlib.h>
+#include <unistd.h>
+static int leaving;
+int MPI_Finalize(void)
+{
+    leaving = atoi(getenv("OMPI_COMM_WORLD_RANK")) == 0;
+    return ((int (*)(void))dlsym(RTLD_NEXT, "MPI_Finalize"))();
+}
+int PMIx_Finalize(const void *info, size_t n) /* MPI_Init calls it, too */
+{
+    if (leaving)
+        kill(getppid(), SIGSTOP);
+    return ((int (*)(const void *, size_t))dlsym(RTLD_NEXT, "PMIx_Finalize"))(info, n);
+}
+END
+    gcc -shared -fPIC -o "$scratch/leave.so" "$scratch/leave.c" -ldl
+    mpirun -n 2 --oversubscribe --bind-to none -x LD_PRELOAD="$scratch/leave.so" "$train" "${tiny[@]}" \
+        --config "$steady/zenflow.json" --train_batch_size 8 --per_device_train_batch_size 4 --max_steps 2 \
+        --overwrite_output_dir --output_dir "$scratch/out" >"$scratch/log" 2>&1 &
+    job=$!
+    for ((i = 0; i < 600; i++)); do
+        if [[ $(ps -o stat= -p "$job") == T* ]]; then break; fi
+        sleep 0.1
+    done
+    check "mpirun stands still as ranks take leave" test "$i" -lt 600
+    sleep 4
+    kill -CONT "$job"
+    status=0
+    wait "$job" || status=$?
+    job=""
+    check "mpirun stands still as ranks take leave: the run has not failed" test "$status" = 0
 fi
 
 # mpirun takes its time: ranks see for themselves that one is gone, though they may stand still as long as they like.
