@@ -32,6 +32,14 @@ all_ended() { # within ten seconds no process is more than a status that nobody 
     done
     return 1
 }
+can_compile() {
+    command -v gcc >/dev/null && return
+    echo "not checked: what needs gcc, which is not installed"
+    return 1
+}
+compile() { # compile NAME <SOURCE: $scratch/NAME.so, to be preloaded
+    gcc -shared -fPIC -o "$scratch/$1.so" -x c - -ldl
+}
 is_told() { # is_told RANK WHAT: the sentence, and all ranks' places. Ranks look once in a second or two.
     grep '^zf-train: rank' "$scratch/log" || true
     check "rank $1 is named" grep -q "^zf-train: rank $1 (process ${pids[$1]} on $(hostname)) $2 for [345] seconds (ddp_timeout is 3)" "$scratch/log"
@@ -70,8 +78,8 @@ job=""
 check "all paused and going on: the run stops as it should" test "$status" = 75
 
 # A rank that hangs in a product: the library's call never returns on rank 1.
-if command -v gcc >/dev/null; then
-    cat >"$scratch/hang.c" <<'END'
+if can_compile; then
+    compile hang <<'END'
 #define _GNU_SOURCE
 #include <dlfcn.h>
 #include <stdlib.h>
@@ -88,7 +96,6 @@ int dnnl_sgemm(char ta, char tb, long m, long n, long k, float alpha, const floa
     return next(ta, tb, m, n, k, alpha, a, lda, b, ldb, beta, c, ldc);
 }
 END
-    gcc -shared -fPIC -o "$scratch/hang.so" "$scratch/hang.c" -ldl
     launcher=(-x "LD_PRELOAD=$scratch/hang.so")
     start --ddp_timeout 3 --device cpu
     launcher=()
@@ -103,8 +110,8 @@ END
 fi
 
 # mpirun stands still for four seconds just as the ranks of a finished run take leave of it.
-if command -v gcc >/dev/null; then
-    cat >"$scratch/leave.c" <<'END'
+if can_compile; then
+    compile leave <<'END'
 #define _GNU_SOURCE
 #include <dlfcn.h>
 #include <signal.h>
@@ -123,7 +130,6 @@ int PMIx_Finalize(const void *info, size_t n) /* MPI_Init calls it, too */
     return ((int (*)(const void *, size_t))dlsym(RTLD_NEXT, "PMIx_Finalize"))(info, n);
 }
 END
-    gcc -shared -fPIC -o "$scratch/leave.so" "$scratch/leave.c" -ldl
     mpirun -n 2 --oversubscribe --bind-to none -x LD_PRELOAD="$scratch/leave.so" "$train" "${tiny[@]}" \
         --config "$steady/zenflow.json" --train_batch_size 8 --per_device_train_batch_size 4 --max_steps 2 \
         --overwrite_output_dir --output_dir "$scratch/out" >"$scratch/log" 2>&1 &

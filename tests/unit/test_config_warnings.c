@@ -1,6 +1,13 @@
 /* cmd/config: what is accepted but does nothing, and is warned of. */
 #include "tests/unit/config_testing.h"
 
+/* The case has warned of this alone; NULL: of nothing. */
+static void assert_warned(size_t number, const char *warning)
+{
+    if (count(warnings, "warning:") != (warning != NULL) || (warning && !strstr(warnings, warning)))
+        fail_msg("case %zu: %s", number, warnings);
+}
+
 static void warns_once_a_key(void **state)
 {
     (void)state;
@@ -61,9 +68,7 @@ static void warns_of_idle_settings(void **state)
         snprintf(options, sizeof options, COMPLETE "--max_steps 8 %s", cases[i].options);
         assert_works(parse_text("{}", options, 1), err);
         assert_works(resolve_steps(1000), err);
-        if (count(warnings, "warning:") != (cases[i].warning != NULL) ||
-            (cases[i].warning && !strstr(warnings, cases[i].warning)))
-            fail_msg("case %zu: %s", i, warnings);
+        assert_warned(i, cases[i].warning);
         config_free(&c);
     }
 }
@@ -120,9 +125,7 @@ static void warns_of_idle_zenflow_keys(void **state)
         snprintf(text, sizeof text, ZENFLOW("%s"), cases[i].keys);
         snprintf(options, sizeof options, COMPLETE "%s", cases[i].options);
         assert_works(parse_text(text, options, 1), err);
-        if (count(warnings, "warning:") != (cases[i].warning != NULL) ||
-            (cases[i].warning && !strstr(warnings, cases[i].warning)))
-            fail_msg("case %zu: %s", i, warnings);
+        assert_warned(i, cases[i].warning);
         config_free(&c);
     }
 }
